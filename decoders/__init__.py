@@ -1,0 +1,24 @@
+"""Parallel decoders for diffusion language models: one denoising loop and everything that decides what to commit."""
+
+from decoders.compose import Decoder
+from decoders.credit import Credit
+from decoders.generate import NO_CACHE, Generation, generate
+from decoders.loop import DecodedRow, decode
+from decoders.rules import FixedK, Threshold
+from decoders.stop import BlockEos, Never, StopRule, StrictEos
+
+__all__ = [
+    "NO_CACHE",
+    "BlockEos",
+    "Credit",
+    "DecodedRow",
+    "Decoder",
+    "FixedK",
+    "Generation",
+    "Never",
+    "StopRule",
+    "StrictEos",
+    "Threshold",
+    "decode",
+    "generate",
+]

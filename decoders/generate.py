@@ -1,0 +1,101 @@
+"""Library use: prompts in, texts out, with what they cost."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from tqdm import tqdm
+
+from decoders.compose import Decoder
+from decoders.loop import DecodedRow, decode
+from decoders.rules import Threshold
+from decoders.stop import StopRule, StrictEos
+from dllm.cache import CacheStrategy, WindowCache
+from dllm.model import DiffusionLM
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]  # raw text, token ids, or chat messages
+
+NO_CACHE = WindowCache(before=None, after=None)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Text of one prompt and its cost; see `decoders.loop.DecodedRow` for the fields shared with it."""
+
+    text: str
+    token_ids: list[int]
+    nfe: int
+    queried: int
+    tokens_per_forward: float
+    stopped_by: str
+    committed_at: list[int]
+
+
+def generate(
+    model: DiffusionLM,
+    prompts: Sequence[Prompt],
+    *,
+    decoder: Decoder | None = None,
+    cache: CacheStrategy = NO_CACHE,
+    stop: StopRule | None = None,
+    gen_len: int = 32,
+    block_len: int = 32,
+    batch_size: int = 16,
+    seed: int = 0,
+    progress: bool = False,
+) -> list[Generation]:
+    """Decodes prompts in batches and returns one Generation each, in order.
+
+    prompts: raw texts, token ids, or chat messages (rendered with the tokenizer's chat template). The decoder
+    defaults to a 0.9 confidence threshold, the stop rule to StrictEos. Raises ValueError for an empty prompt, lengths
+    or a cache that do not fit.
+    """
+    ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
+    decoder, stop = decoder or Decoder(Threshold()), stop or StrictEos()
+    rows: list[DecodedRow] = []
+    for first in tqdm(range(0, len(ids), batch_size), desc="decode", disable=not progress):
+        batch = ids[first : first + batch_size]
+        rows += decode(
+            model,
+            batch,
+            gen_len=gen_len,
+            block_len=block_len,
+            decoder=decoder,
+            cache=cache,
+            stop=stop,
+            seed=seed,
+            device=model.device,
+        )
+    return list(describe(model, rows))
+
+
+def encode(model: DiffusionLM, prompt: Prompt, index: int = 0) -> list[int]:
+    """Token ids of a prompt. Raises ValueError when it is empty, or when there is no tokenizer or chat template to
+    read it."""
+    if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], Mapping)):
+        if model.tokenizer is None:
+            raise ValueError(f"model {model.name!r} has no tokenizer; give prompts as token ids")
+        if isinstance(prompt, str):
+            ids = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        elif model.tokenizer.chat_template is None:
+            raise ValueError(
+                f"the tokenizer of model {model.name!r} has no chat template; give prompts as text or token ids"
+            )
+        elif not any(message["content"].strip() for message in cast(Sequence[Mapping[str, str]], prompt)):
+            ids = []
+        else:
+            ids = model.tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False)
+    else:
+        ids = list(prompt)
+    if not ids:
+        raise ValueError(f"prompt {index} is empty; give at least one token")
+    return cast(list[int], ids)
+
+
+def describe(model: DiffusionLM, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
+    """Decoded rows as generations with text (empty for a model without a tokenizer)."""
+    for row in rows:
+        text = "" if model.tokenizer is None else cast(str, model.tokenizer.decode(row.token_ids))
+        yield Generation(
+            text, row.token_ids, row.nfe, row.queried, row.tokens_per_forward, row.stopped_by, row.committed_at
+        )

@@ -1,0 +1,47 @@
+"""Randomness that is a function of (row seed, draw, position), so that a row decodes alike alone or in any batch, on
+any device.
+
+A torch.Generator shared by a batch makes each row depend on its neighbours. Here every number is the SplitMix64 hash
+(Steele et al., OOPSLA 2014) of its own coordinates: no state, no host sync.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_INCREMENT = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
+_MULTIPLIERS = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Row seeds `[B]` (already mixed with the number of the step) from which a step draws."""
+
+    seeds: Int[Tensor, " B"]
+
+    def uniform(self, *sizes: int, stream: int = 0) -> Float[Tensor, "B ..."]:
+        """Float64 in (0, 1), shape `[B, *sizes]`. Draws of different `stream` are independent; the same one repeats."""
+        bits = _hash(self.seeds + stream)
+        for size in sizes:
+            bits = _hash(bits[..., None] + torch.arange(1, size + 1, device=bits.device) * _INCREMENT)
+        return (_shift_right(bits, 11).double() + 0.5) * 2.0**-53
+
+
+def row_seeds(seeds: Int[Tensor, " B"], step: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Mixes each row's seed with a step number."""
+    return _hash(_hash(seeds) + step * _INCREMENT)
+
+
+def _hash(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """SplitMix64's finaliser on int64 (wrapping arithmetic)."""
+    x = x + _INCREMENT
+    x = (x ^ _shift_right(x, 30)) * _MULTIPLIERS[0]
+    x = (x ^ _shift_right(x, 27)) * _MULTIPLIERS[1]
+    return x ^ _shift_right(x, 31)
+
+
+def _shift_right(x: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
+    """Logical shift of a signed 64-bit number."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,58 @@
+"""Commit rules without memory: a fixed number per step, and a confidence threshold."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from decoders.types import Candidates, Memory, Shape, View
+
+
+@dataclass(frozen=True)
+class FixedK:
+    """Commits the k surest masked positions per step, or all of them (k="all"); ties go to the left.
+
+    With confidence "prob" this is LLaDA's low-confidence remasking and MaskGIT's rule, with "random" LLaDA's random
+    order (arXiv 2502.09992, section 2.4). The number is per step, not a schedule over the block: the last step may
+    commit fewer.
+    """
+
+    k: int | Literal["all"] = 1
+
+    def __post_init__(self) -> None:
+        if self.k != "all" and (not isinstance(self.k, int) or self.k < 1):
+            raise ValueError(f'k={self.k!r} tokens per step; give a whole number >= 1 or "all"')
+
+    def init(self, shape: Shape) -> Memory:
+        return {}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        if self.k == "all":
+            return view.masked
+        # stable, so that equal confidences go left to right on every device
+        order = candidates.confidence.masked_fill(~view.masked, float("-inf")).argsort(dim=1, descending=True, stable=True)
+        chosen = torch.zeros_like(view.masked).scatter_(1, order[:, : self.k], True)
+        return chosen & view.masked
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Commits every masked position whose confidence is at least tau (Fast-dLLM, arXiv 2505.22618, section 3.3).
+
+    tau > 1 commits one token per step. Deviation: the authors' code commits the surest position by never rejecting
+    the first of the sorted list; here the decoder's own guarantee does, with the same result.
+    """
+
+    tau: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0:
+            raise ValueError(f"tau={self.tau}; a confidence threshold is positive (above 1: one token per step)")
+
+    def init(self, shape: Shape) -> Memory:
+        return {}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        return candidates.confidence >= self.tau

@@ -1,0 +1,84 @@
+"""The vocabulary between the loop and a decoder: what it sees (View), what it says (Update), and the parts it is made
+of."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from decoders.noise import Noise
+
+Memory = dict[str, Tensor]  # per-row tensors [B, ...] of one decode call; updated in place, never shared between calls
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes a part needs to make its memory: B rows, W window columns, V vocabulary."""
+
+    batch: int
+    window: int
+    vocab: int
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a decoder may know of a step: its window, no model, no cache, no neighbours in the batch.
+
+    tokens: the window. masked: positions to be filled. live: positions that may be written (response, before the live
+    end, row not done); masked implies live. logits: for the window, MASK at -inf. step: forwards made in this window
+    before; at 0 a row's memory starts anew. noise: randomness that depends on the row, not on its place in the batch.
+    """
+
+    tokens: Int[Tensor, "B W"]
+    masked: Bool[Tensor, "B W"]
+    live: Bool[Tensor, "B W"]
+    logits: Float[Tensor, "B W V"]
+    step: Int[Tensor, " B"]
+    noise: Noise
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A token for every window position and how sure it is (float32, higher is surer; what it measures is the
+    decoder's choice)."""
+
+    tokens: Int[Tensor, "B W"]
+    confidence: Float[Tensor, "B W"]
+
+
+@dataclass(frozen=True)
+class Update:
+    """Tokens to write, and where. Writing MASK remasks, writing over a token edits."""
+
+    tokens: Int[Tensor, "B W"]
+    write: Bool[Tensor, "B W"]
+
+
+@runtime_checkable
+class LogitTransform(Protocol):
+    """Changes the logits before candidates are taken (credit, EOS suppression). Must not modify the view."""
+
+    def init(self, shape: Shape) -> Memory: ...
+
+    def __call__(self, view: View, memory: Memory) -> Float[Tensor, "B W V"]: ...
+
+
+@runtime_checkable
+class CommitRule(Protocol):
+    """Says which masked positions take their candidate. May say none: the decoder then commits the surest one."""
+
+    def init(self, shape: Shape) -> Memory: ...
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]: ...
+
+
+@runtime_checkable
+class Revise(Protocol):
+    """Turns the commits into the final update: may remask or edit live positions of the window."""
+
+    def init(self, shape: Shape) -> Memory: ...
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update: ...

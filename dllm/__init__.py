@@ -1,0 +1,7 @@
+"""Diffusion language models: wrappers over transformers backbones, K/V by canvas column, caches, training."""
+
+from dllm.load import load, save, shipped_models
+from dllm.model import DiffusionLM
+from dllm.spec import ModelSpec
+
+__all__ = ["DiffusionLM", "ModelSpec", "load", "save", "shipped_models"]

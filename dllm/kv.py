@@ -1,0 +1,75 @@
+"""K/V storage addressed by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class _ColumnLayer(CacheLayerMixin):
+    """Keys and values `[B, H, T, D]` of one layer; `update` writes the columns of the current plan and returns whole
+    rows."""
+
+    is_sliding = False
+
+    def __init__(self, cache: "ColumnCache") -> None:
+        super().__init__()
+        self._cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        batch, length = self._cache.positions.shape
+        shape = (batch, key_states.shape[1], length)
+        self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
+        self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        return self._write(self.keys, key_states), self._write(self.values, value_states)
+
+    def _write(self, store: Tensor | None, new: Tensor) -> Tensor:
+        """Writes `new` `[R, H, Q, D]` into `store` in place and returns the plan's rows `[R, H, T, D]`."""
+        assert store is not None
+        cache = self._cache
+        if cache.rows is None:  # every row in order: no copies
+            columns = cache.columns[:, None, :, None].expand_as(new)
+            return store.scatter_(2, columns, new)
+        # advanced indices around a slice put the indexed axes first: [R, Q, H, D]
+        store[cache.rows[:, None], :, cache.columns] = new.transpose(1, 2)
+        return store[cache.rows]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._cache.positions.shape[1], 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return self._cache.positions.shape[1]
+
+
+class ColumnCache(Cache):
+    """The K/V of one decode call, and the RoPE position of each canvas column (`positions`, `[B, T]`).
+
+    `at(rows, columns)` says where the next forward's keys and values belong.
+    """
+
+    def __init__(self, num_layers: int, positions: Int[Tensor, "B T"]) -> None:
+        super().__init__(layers=[_ColumnLayer(self) for _ in range(num_layers)])
+        self.positions = positions
+        self.rows: Int[Tensor, " R"] | None = None
+        self.columns: Int[Tensor, "R Q"] = positions.new_empty((0, 0))
+
+    def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
+        """Sets the target of the next update; rows None means every row in order."""
+        self.rows, self.columns = rows, columns
+        return self
+
+    def keys(self, layer: int) -> Float[Tensor, "B H T D"]:
+        """The stored keys of a layer (for tests and diagnostics)."""
+        keys = self.layers[layer].keys
+        assert isinstance(keys, torch.Tensor)
+        return keys

@@ -1,0 +1,95 @@
+"""Loading and saving checkpoints in Hugging Face layout: config, safetensors, tokenizer, and `dllm.json` with the
+model's spec.
+
+No hub code is ever run. A folder or hub repository without `dllm.json` works if its tokenizer names mask and EOS, or
+with `spec=`.
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import cached_file
+
+from dllm.model import DiffusionLM
+from dllm.spec import SPEC_FILE, ModelSpec
+
+ASSETS = Path(__file__).parent / "assets"
+MIX_FILE = "mix.safetensors"
+
+
+def shipped_models() -> list[str]:
+    """Names of the checkpoints that come with the package."""
+    return sorted(path.parent.name for path in ASSETS.glob(f"*/{SPEC_FILE}"))
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | str = torch.float32,
+    spec: ModelSpec | None = None,
+) -> DiffusionLM:
+    """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
+
+    Raises ValueError, naming what is missing, when the checkpoint is absent, incomplete, corrupt, or has no spec.
+    """
+    source = ASSETS / str(name_or_path) if str(name_or_path) in shipped_models() else name_or_path
+    path = str(source)
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    try:
+        config = AutoConfig.from_pretrained(path)
+        config.is_causal = False
+        backbone, info = AutoModelForCausalLM.from_pretrained(
+            path, config=config, dtype=dtype, output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        known = ", ".join(shipped_models()) or "none"
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"cannot load model {str(name_or_path)!r} (shipped models: {known}): {reason}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(
+            f"model {str(name_or_path)!r} lacks {len(missing)} weights, first {missing[0]!r}; its files are incomplete"
+        )
+    spec = spec or _read_spec(path, tokenizer)
+    model = DiffusionLM(backbone, spec, tokenizer, name=Path(str(name_or_path)).name)
+    if model.mix is not None:
+        mix_file = _file(path, MIX_FILE)
+        if mix_file is None:
+            raise ValueError(
+                f"model {str(name_or_path)!r} has no {MIX_FILE}, which its {SPEC_FILE} asks for (mix={spec.mix})"
+            )
+        model.mix.load_state_dict(load_file(mix_file))
+        model.mix.to(dtype)
+    return model.to(device).eval()
+
+
+def save(model: DiffusionLM, folder: Path) -> None:
+    """Writes a checkpoint that `load` reads back, safetensors only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.backbone.save_pretrained(folder)
+    if model.tokenizer is not None:
+        model.tokenizer.save_pretrained(folder)
+    if model.mix is not None:
+        save_file(model.mix.state_dict(), folder / MIX_FILE)
+    model.spec.save(folder)
+
+
+def _read_spec(path: str, tokenizer: PreTrainedTokenizerBase) -> ModelSpec:
+    file = _file(path, SPEC_FILE)
+    if file is not None:
+        return ModelSpec.read(Path(file))
+    mask, eos, pad = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    if mask is None or eos is None:
+        raise ValueError(
+            f"{path} has no {SPEC_FILE} and its tokenizer names no mask or EOS token; pass spec=ModelSpec(...)"
+        )
+    return ModelSpec(mask, (eos,), eos if pad is None else pad)
+
+
+def _file(path: str, name: str) -> str | None:
+    return cached_file(path, name, _raise_exceptions_for_missing_entries=False)

@@ -1,0 +1,170 @@
+"""A diffusion language model: a stock transformers backbone, its spec and its tokenizer behind one call, `logits`.
+
+The backbone is a decoder-only transformers model run with `config.is_causal = False`, a ready 4-D mask and our
+ColumnCache. The logits come back aligned to the wanted columns, so the token shift is seen nowhere else, and MASK can
+never be a candidate.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dllm.cache import Plan
+from dllm.kv import ColumnCache
+from dllm.spec import ModelSpec
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """What the loop needs of a model; `DiffusionLM` is one, an exact posterior can be another."""
+
+    spec: ModelSpec
+
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache | None: ...
+
+    def logits(
+        self,
+        canvas: Int[Tensor, "B T"],
+        plan: Plan,
+        want: Int[Tensor, "R W"],
+        *,
+        end: Int[Tensor, " B"],
+        kv: ColumnCache | None,
+    ) -> Float[Tensor, "R W V"]: ...
+
+
+class NeighbourMix(nn.Module):
+    """Adds the neighbouring columns' embeddings to each column's own, per channel: e[t] + u * e[t-1] + v * e[t+1].
+
+    With it a small transformer learns "the last name that follows this first name" in one attention step. It reads
+    the canvas only, never hidden states, so it is the same under every cache. A block-causal model only looks back.
+    """
+
+    def __init__(self, width: int, look_ahead: bool = True) -> None:
+        super().__init__()
+        self.before = nn.Parameter(torch.zeros(width))
+        self.after = nn.Parameter(torch.zeros(width)) if look_ahead else None
+
+    def reset_(self, std: float, rng: torch.Generator) -> None:
+        """Random weights for training from scratch (zeros leave the backbone as it is)."""
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=std, generator=rng)
+
+    def forward(self, here: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """Embeddings `[R, Q, D]` of the columns and their neighbours (zero where there is none) to mixed ones."""
+        mixed = here + self.before * before
+        return mixed if self.after is None else mixed + self.after * after
+
+
+class DiffusionLM(nn.Module):
+    """A masked (or block) diffusion LM over a transformers backbone. `tokenizer` may be None for models made in
+    code."""
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        spec: ModelSpec,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        name: str = "model",
+    ) -> None:
+        super().__init__()
+        spec.check_vocab(backbone.get_input_embeddings().weight.shape[0])
+        backbone.config.is_causal = False  # transformers then leaves our mask alone
+        self.backbone, self.spec, self.tokenizer, self.name = backbone, spec, tokenizer, name
+        self.mix = NeighbourMix(backbone.config.hidden_size, look_ahead=spec.block is None) if spec.mix else None
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.device
+
+    def positions(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, "B T"]:
+        """RoPE position of each canvas column: the column itself, or moved so that responses start at a fixed
+        position."""
+        columns = torch.arange(length, device=prompt_len.device).expand(len(prompt_len), length)
+        if self.spec.response_position is None:
+            return columns
+        gap = (self.spec.response_position - prompt_len).clamp(min=0)[:, None]
+        return torch.where(columns >= prompt_len[:, None], columns + gap, columns)
+
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache:
+        """An empty cache for canvases of `length` columns."""
+        return ColumnCache(self.backbone.config.num_hidden_layers, self.positions(prompt_len, length))
+
+    def logits(
+        self,
+        canvas: Int[Tensor, "B T"],
+        plan: Plan,
+        want: Int[Tensor, "R W"],
+        *,
+        end: Int[Tensor, " B"],
+        kv: ColumnCache | None,
+    ) -> Float[Tensor, "R W V"]:
+        """One forward over the plan's columns; logits FOR the columns `want`, MASK at -inf.
+
+        Writes the K/V of `plan.query` into `kv`. Columns at or past a row's `end` are not attended. `want` minus the
+        shift must be among the query's columns; this is the cache strategy's promise and not checked here.
+        """
+        assert kv is not None
+        rows = None if plan.all_rows else plan.rows
+        pick = (lambda t: t) if rows is None else (lambda t: t[rows])
+        tokens, row_end, positions = pick(canvas), pick(end), pick(kv.positions)
+        hidden = self._forward(tokens, plan.query, row_end, positions.gather(1, plan.query), kv.at(rows, plan.query))
+
+        # where in the query each wanted column's hidden state is
+        place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
+        source = place.gather(1, (want - self.spec.shift).clamp(min=0))
+        hidden = hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1]))
+        return self._head(hidden)
+
+    def full_logits(
+        self, canvas: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"], end: Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B T V"]:
+        """Logits for every column by one forward without a cache (training, tests); column 0 of a shifted model is
+        its own."""
+        length = canvas.shape[1]
+        end = torch.full_like(prompt_len, length) if end is None else end
+        columns = torch.arange(length, device=canvas.device).expand_as(canvas)
+        hidden = self._forward(canvas, columns, end, self.positions(prompt_len, length), None)
+        return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
+
+    def _head(self, hidden: Float[Tensor, "R W D"]) -> Float[Tensor, "R W V"]:
+        logits = self.backbone.get_output_embeddings()(hidden)
+        logits[..., self.spec.mask_id] = float("-inf")
+        return logits
+
+    def _forward(
+        self, tokens: Tensor, query: Tensor, end: Tensor, position_ids: Tensor, kv: ColumnCache | None
+    ) -> Float[Tensor, "R Q D"]:
+        """Hidden states of the query columns; tokens `[R, T]`, query and position_ids `[R, Q]`, end `[R]`."""
+        output = self.backbone.get_decoder()(
+            inputs_embeds=self._embed(tokens, query, end),
+            attention_mask=self._attention_mask(query, end, tokens.shape[1]),
+            position_ids=position_ids,
+            past_key_values=kv,
+            use_cache=kv is not None,
+        )
+        return output.last_hidden_state
+
+    def _embed(self, tokens: Tensor, query: Tensor, end: Tensor) -> Float[Tensor, "R Q D"]:
+        embed = self.backbone.get_input_embeddings()
+        here = embed(tokens.gather(1, query))
+        if self.mix is None:
+            return here
+        last = tokens.shape[1] - 1
+        before = embed(tokens.gather(1, (query - 1).clamp(min=0))) * (query > 0)[..., None]
+        after = embed(tokens.gather(1, (query + 1).clamp(max=last))) * (query + 1 < end[:, None])[..., None]
+        return self.mix(here, before, after)
+
+    def _attention_mask(self, query: Tensor, end: Tensor, length: int) -> Bool[Tensor, "R 1 Q T"]:
+        keys = torch.arange(length, device=query.device)
+        allowed = (keys < end[:, None])[:, None, :]
+        if self.spec.block is not None:
+            allowed = allowed & (keys // self.spec.block <= query[..., None] // self.spec.block)
+        return allowed.expand(-1, query.shape[1], -1)[:, None]
+
+
+def _arange_like(index: Int[Tensor, "R Q"]) -> Int[Tensor, "R Q"]:
+    return torch.arange(index.shape[1], device=index.device).expand_as(index)

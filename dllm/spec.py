@@ -1,0 +1,61 @@
+"""What the loop must know of a model that its weights do not say: special ids, token shift, block structure."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+SPEC_FILE = "dllm.json"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Every special number of a model lives here.
+
+    mask_id, pad_id: token ids; pad_id fills dead columns only. eos_ids: any of these ends a text; the first one
+    fills. shift: 1 if the hidden state of column p - 1 predicts column p (Dream, Fast-dLLM v2), else 0. block:
+    columns per block of a block-causal model (grid anchored at column 0), None for a bidirectional one.
+    response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
+    the
+        distance from a prompt's start to its response constant.
+    mix: the width of the canvas neighbourhood that a learned input mix sees (0: none; see `dllm.model.NeighbourMix`).
+    """
+
+    mask_id: int
+    eos_ids: tuple[int, ...]
+    pad_id: int
+    shift: Literal[0, 1] = 0
+    block: int | None = None
+    response_position: int | None = None
+    mix: Literal[0, 1] = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eos_ids", tuple(self.eos_ids))
+        if not self.eos_ids:
+            raise ValueError("eos_ids is empty; name the id that ends a text")
+        if self.mask_id in self.eos_ids or self.mask_id == self.pad_id:
+            raise ValueError(f"mask_id={self.mask_id} is also EOS or PAD; a dLLM needs a mask token of its own")
+        if self.shift not in (0, 1):
+            raise ValueError(f"shift={self.shift}; it is 0 or 1")
+        if self.block is not None and self.block < 1:
+            raise ValueError(f"block={self.block}; a block-causal model has blocks of at least 1 column")
+        if self.mix not in (0, 1):
+            raise ValueError(f"mix={self.mix}; it is 0 (no neighbours) or 1")
+
+    def check_vocab(self, vocab_size: int) -> None:
+        """Raises ValueError when a special id does not fit the vocabulary."""
+        for name, ids in (("mask_id", (self.mask_id,)), ("eos_ids", self.eos_ids), ("pad_id", (self.pad_id,))):
+            for token_id in ids:
+                if not 0 <= token_id < vocab_size:
+                    raise ValueError(f"{name}={token_id} is outside the vocabulary of {vocab_size} tokens")
+
+    def save(self, folder: Path) -> None:
+        (folder / SPEC_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "ModelSpec":
+        """Reads `dllm.json`; raises ValueError naming the file when it is not a spec."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (json.JSONDecodeError, TypeError) as error:
+            raise ValueError(f"{path} is not a model spec: {error}") from error

@@ -1,0 +1,38 @@
+"""Forward processes: which response tokens of a clean canvas are masked, and how much each masked token weighs."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def mask_response(
+    eligible: Bool[Tensor, "B T"], rng: torch.Generator
+) -> tuple[Bool[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """Masks k of each row's eligible columns, k uniform in 1..n, each k-subset equally likely.
+
+    Returns the masked columns and the weights 1 / k on them, the discrete form of the 1/t weight with lower variance
+    (LLaDA, arXiv 2502.09992, eq. 14). k is stratified over the batch: row b draws from the b-th part of a random
+    permutation of [0, 1).
+    """
+    batch = len(eligible)
+    strata = (torch.randperm(batch, generator=rng) + torch.rand(batch, generator=rng)) / batch
+    count = eligible.sum(1)
+    k = (strata * count).floor().long() + 1
+    order = torch.rand(eligible.shape, generator=rng).masked_fill(~eligible, 2.0).argsort(1).argsort(1)
+    masked = (order < k[:, None]) & eligible
+    return masked, masked.float() / k[:, None]
+
+
+def mix_rows(first: Tensor, second: Tensor, fraction: float) -> Tensor:
+    """The first `fraction` of the rows from `first`, the others from `second`."""
+    cut = round(len(first) * fraction)
+    return torch.cat([first[:cut], second[cut:]])
+
+
+def content_columns(
+    response: Bool[Tensor, "B T"], tokens: Int[Tensor, "B T"], scaffold: Int[Tensor, " N"]
+) -> Bool[Tensor, "B T"]:
+    """Response columns whose token is none of `scaffold` (brackets, separators, EOS), or all of them where nothing is
+    left."""
+    content = response & ~torch.isin(tokens, scaffold)
+    return torch.where(content.any(1, keepdim=True), content, response)

@@ -1,0 +1,52 @@
+"""Training objectives: a batch of clean canvases to a scalar loss. Frozen configs; the model comes as an argument."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from dllm.model import DiffusionLM
+from dllm.training.masking import content_columns, mask_response, mix_rows
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Clean canvases `[B, T]`, right-padded: prompt_len columns of prompt, then the response up to `end`
+    (EOS-padded)."""
+
+    canvas: Int[Tensor, "B T"]
+    prompt_len: Int[Tensor, " B"]
+    end: Int[Tensor, " B"]
+
+
+@dataclass(frozen=True)
+class MaskedDiffusion:
+    """LLaDA's fine-tuning loss: absorbing mask on the response, prompt clean, cross-entropy on masked tokens weighted
+    by 1/t.
+
+    content_fraction: share of rows in which only tokens outside `scaffold` are masked. Confidence-ordered decoding
+    fills brackets, separators and EOS first, so this is what it visits. These rows use the same weights and are no
+    longer a likelihood bound.
+    """
+
+    content_fraction: float = 0.5
+    scaffold: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.content_fraction <= 1:
+            raise ValueError(f"content_fraction={self.content_fraction}; it is a share of rows in [0, 1]")
+
+    def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
+        """Mean over rows of sum over masked tokens of cross-entropy / k."""
+        columns = torch.arange(batch.canvas.shape[1])
+        response = (columns >= batch.prompt_len[:, None]) & (columns < batch.end[:, None])
+        content = content_columns(response, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
+        eligible = mix_rows(content, response, self.content_fraction)
+        masked, weight = mask_response(eligible, rng)
+        noisy = batch.canvas.masked_fill(masked, model.spec.mask_id)
+        logits = model.full_logits(noisy, batch.prompt_len, batch.end)
+        loss = F.cross_entropy(logits[masked].float(), batch.canvas[masked], reduction="none")
+        return (loss * weight[masked]).sum() / len(batch.canvas)

@@ -1,0 +1,103 @@
+"""Generators: what the runner benchmarks. One wraps a dLLM and a decoder; a method with a loop of its own is another."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from decoders import Decoder, Generation, StopRule, decode
+from decoders.generate import describe, encode
+from decoders.state import check_lengths
+from dllm.cache import CacheStrategy
+from dllm.model import DiffusionLM
+
+Messages = Sequence[Mapping[str, str]]
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Chat prompts of one batch to generations in the same order. `describe` is what a record says of it (JSON values)."""
+
+    def prompt_len(self, messages: Messages) -> int: ...
+
+    def warm_up(self, batch: Sequence[Messages]) -> None: ...
+
+    def __call__(self, batch: Sequence[Messages]) -> Sequence[Generation]: ...
+
+    def describe(self) -> dict[str, object]: ...
+
+
+@dataclass(frozen=True)
+class DiffusionGenerator:
+    """Decodes with the one denoising loop. Checks at construction that model, lengths and cache fit."""
+
+    model: DiffusionLM
+    decoder: Decoder
+    cache: CacheStrategy
+    stop: StopRule
+    gen_len: int
+    block_len: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.cache.check(self.model.spec)
+        check_lengths(self.model.spec, self.gen_len, self.block_len)
+
+    def prompt_len(self, messages: Messages) -> int:
+        """Tokens of a rendered prompt; raises ValueError when it is empty."""
+        return len(encode(self.model, messages))
+
+    def warm_up(self, batch: Sequence[Messages]) -> None:
+        """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
+        self._decode(batch, max_steps=2)
+
+    def __call__(self, batch: Sequence[Messages]) -> Sequence[Generation]:
+        return self._decode(batch, max_steps=None)
+
+    def describe(self) -> dict[str, object]:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        dtype = str(self.model.backbone.dtype).removeprefix("torch.")
+        return {"model": self.model.name, "parameters": parameters, "dtype": dtype, "device": device_name(self.model)}
+
+    def _decode(self, batch: Sequence[Messages], max_steps: int | None) -> Sequence[Generation]:
+        rows = decode(
+            self.model,
+            [encode(self.model, messages, i) for i, messages in enumerate(batch)],
+            gen_len=self.gen_len,
+            block_len=self.block_len,
+            decoder=self.decoder,
+            cache=self.cache,
+            stop=self.stop,
+            seed=self.seed,
+            max_steps=max_steps,
+            device=self.model.device,
+        )
+        return list(describe(self.model, rows))
+
+
+def device_name(model: DiffusionLM) -> str:
+    """The device a number was measured on: GPU name, or CPU with its thread count."""
+    if model.device.type == "cuda":
+        return torch.cuda.get_device_name(model.device)
+    return f"{model.device.type}, {torch.get_num_threads()} threads"
+
+
+def timed_batches(
+    generator: Generator, batches: Sequence[Sequence[Messages]]
+) -> Iterator[tuple[Sequence[Generation], float]]:
+    """Each batch's generations and wall seconds, the device synchronised on both sides; one untimed warm-up first."""
+    if batches:
+        generator.warm_up(batches[0])
+    for batch in batches:
+        _synchronize()
+        began = time.perf_counter()
+        generations = generator(batch)
+        _synchronize()
+        yield generations, time.perf_counter() - began
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

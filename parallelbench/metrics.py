@@ -1,0 +1,74 @@
+"""Aggregates with 95 % confidence intervals over samples."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binomtest, bootstrap
+
+from parallelbench.record import Record
+
+CONFIDENCE = 0.95
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A mean or a ratio of sums over n samples with its 95 % interval."""
+
+    value: float
+    ci_low: float
+    ci_high: float
+    n: int
+
+
+# name -> (numerator, denominator) per sample; the value is sum / sum over samples
+METRICS: dict[str, tuple[Callable[[Record], float], Callable[[Record], float]]] = {
+    "score": (lambda r: r.scores["score"], lambda r: 1),
+    "score_strict": (lambda r: r.scores["score_strict"], lambda r: 1),
+    "nfe": (lambda r: r.nfe, lambda r: 1),
+    "tpf": (lambda r: r.num_tokens, lambda r: r.nfe),
+    "queried": (lambda r: r.queried, lambda r: 1),
+    "tokens_per_s": (lambda r: r.num_tokens, lambda r: r.latency_s / r.batch_size),
+    "latency_s": (lambda r: r.latency_s, lambda r: 1),
+    "speedup_nfe": (lambda r: len(r.committed_at), lambda r: r.nfe),
+}
+"""score, score_strict: in [0, 1]. nfe: forwards per sample. tpf: tokens before EOS per forward. queried: columns recomputed
+per sample. tokens_per_s: throughput at the run's batch size. latency_s: wall seconds of a sample's batch. speedup_nfe: fewer
+forwards than one token per step without a stop rule, which takes gen_length forwards."""
+
+
+def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
+    """metrics[task][metric] for every task and for `all` (samples pooled, so tasks weigh alike when they have equally many)."""
+    tasks = {task: [r for r in records if r.task == task] for task in dict.fromkeys(r.task for r in records)}
+    groups = {**tasks, ALL: list(records)}
+    return {task: {name: measure(name, group) for name in METRICS} for task, group in groups.items()}
+
+
+def measure(metric: str, records: Sequence[Record]) -> Value:
+    """One metric over at least one record."""
+    top, bottom = METRICS[metric]
+    numerator = np.array([top(r) for r in records], dtype=float)
+    denominator = np.array([bottom(r) for r in records], dtype=float)
+    return ratio(numerator, denominator)
+
+
+def ratio(numerator: np.ndarray, denominator: np.ndarray) -> Value:
+    """sum / sum with a 95 % interval: Wilson's for a share of zeros and ones, else the percentile bootstrap over samples."""
+    n, value = len(numerator), float(numerator.sum() / denominator.sum())
+    if (denominator == 1).all() and np.isin(numerator, (0, 1)).all():
+        interval = binomtest(int(numerator.sum()), n).proportion_ci(CONFIDENCE, method="wilson")
+        return Value(value, float(interval.low), float(interval.high), n)
+    if n == 1 or np.ptp(numerator / denominator) == 0:
+        return Value(value, value, value, n)  # nothing varies, or nothing to resample
+    interval = bootstrap(
+        (numerator, denominator),
+        lambda a, b, axis: a.sum(axis=axis) / b.sum(axis=axis),
+        n_resamples=1000,
+        paired=True,
+        vectorized=True,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return Value(value, float(interval.low), float(interval.high), n)

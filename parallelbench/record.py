@@ -1,0 +1,207 @@
+"""A run on disk: config.yaml, run.json and samples.jsonl in one directory. Everything else reads these files."""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SCHEMA = 1
+CONFIG, RUN, SAMPLES = "config.yaml", "run.json", "samples.jsonl"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One decoded and scored sample.
+
+    prompt: the user's text; data, target: what the scorer needs. num_tokens: response tokens before EOS (those of
+    token_ids). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each response column, -1 for
+    none. latency_s: wall seconds of its batch, which held batch_size samples.
+    """
+
+    id: str
+    task: str
+    task_version: str
+    prompt: str
+    prompt_sha: str
+    data: Mapping[str, Any]
+    target: str
+    completion: str
+    token_ids: Sequence[int]
+    num_tokens: int
+    scores: Mapping[str, float]
+    nfe: int
+    queried: int
+    committed_at: Sequence[int]
+    stopped_by: str
+    latency_s: float
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run read from disk."""
+
+    folder: Path
+    config: dict[str, Any]
+    info: dict[str, Any]
+    records: list[Record]
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Identity of a run: its resolved config without where it is written."""
+    kept = {key: value for key, value in config.items() if key != "out_dir"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def open_run(folder: Path, config: Mapping[str, Any]) -> list[Record]:
+    """Creates a run directory, or opens one of the same config to be resumed; returns the records it already holds.
+
+    A last line cut off in a run that never finished is a killed run's: it is removed and its sample decoded again. Raises
+    ValueError, leaving all files alone, when the directory belongs to another config or a file is damaged.
+    """
+    if not (folder / CONFIG).exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no {CONFIG}; choose another out_dir")
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False))
+        return []
+    written = _read_yaml(folder / CONFIG)
+    if config_hash(written) != config_hash(config):
+        key, old, new = _first_difference(written, config)
+        raise ValueError(f"{folder} holds a run with {key}={old}, not {new}; choose another out_dir or delete that one")
+    records, cut_at = _read_samples(folder)
+    if cut_at is not None:
+        if (folder / RUN).exists() and _read_json(folder / RUN).get("status") == "done":
+            raise ValueError(_cut_off(folder, len(records)))
+        os.truncate(folder / SAMPLES, cut_at)
+    return records
+
+
+def append_records(folder: Path, records: Sequence[Record]) -> None:
+    """Appends whole lines and waits until they are on disk."""
+    text = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
+    with open(folder / SAMPLES, "ab", buffering=0) as file:
+        file.write(text.encode())
+        os.fsync(file.fileno())
+
+
+def write_info(folder: Path, info: Mapping[str, Any]) -> None:
+    """Rewrites run.json atomically."""
+    _replace(folder / RUN, json.dumps(info, indent=2) + "\n")
+
+
+def rewrite_records(folder: Path, records: Sequence[Record]) -> None:
+    """Rewrites samples.jsonl atomically (re-scoring)."""
+    _replace(folder / SAMPLES, "".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in records))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run. Raises ValueError naming the file when something is missing, cut off or not a run of this schema."""
+    for name in (CONFIG, RUN):
+        if not (folder / name).exists():
+            raise ValueError(f"{folder} is not a run directory: it has no {name}")
+    info = _read_json(folder / RUN)
+    if info.get("schema") != SCHEMA:
+        raise ValueError(f"{folder / RUN} has schema {info.get('schema')}, this version reads {SCHEMA}; run it again")
+    records, cut_at = _read_samples(folder)
+    if cut_at is not None:
+        raise ValueError(_cut_off(folder, len(records)))
+    return Run(folder, _read_yaml(folder / CONFIG), info, records)
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """Run directories at or below the paths, sorted. Raises ValueError when a path holds none."""
+    found: list[Path] = []
+    for path in paths:
+        below = sorted(file.parent for file in path.rglob(RUN)) if path.is_dir() else []
+        if not below:
+            raise ValueError(f"{path} holds no run (no {RUN} at or below it)")
+        found += [folder for folder in below if folder not in found]
+    return found
+
+
+def provenance() -> dict[str, Any]:
+    """Where numbers come from: package versions, and the git commit where the code runs from a checkout."""
+    here = Path(__file__).parent
+    commit = _git(here, "rev-parse", "HEAD")
+    return {
+        "git": {"commit": commit, "dirty": bool(_git(here, "status", "--porcelain"))} if commit else None,
+        "versions": {name: version(name) for name in ("dllm-parallelbench", "torch", "transformers")},
+    }
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _read_samples(folder: Path) -> tuple[list[Record], int | None]:
+    """Records, and the byte offset of a cut-off last line (None where the file ends with a whole one)."""
+    path = folder / SAMPLES
+    if not path.exists():
+        return [], None
+    records: list[Record] = []
+    offset = 0
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            return records, offset
+        try:
+            records.append(Record(**json.loads(line)))
+        except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+            raise ValueError(f"line {number} of {path} is not a record ({error}); restore the file or delete it") from error
+        offset += len(line)
+    return records, None
+
+
+def _cut_off(folder: Path, num_records: int) -> str:
+    line = num_records + 1
+    return f"line {line} of {folder / SAMPLES} is cut off; delete that line and repeat the run's command to fill it in"
+
+
+def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> tuple[str, Any, Any]:
+    for key in [*new, *(key for key in old if key not in new)]:
+        a, b = old.get(key, "nothing"), new.get(key, "nothing")
+        if isinstance(a, Mapping) and isinstance(b, Mapping) and a != b:
+            return _first_difference(a, b, f"{prefix}{key}.")
+        if a != b and key != "out_dir":
+            return f"{prefix}{key}", a, b
+    return "config", "another", "this one"
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML; restore it or choose another out_dir") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no config; restore it or choose another out_dir")
+    return content
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); delete it and repeat the run's command") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no run; delete it and repeat the run's command")
+    return content
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,96 @@
+"""What a benchmark task is: seeded samples with chat messages, and a pure scorer.
+
+Benchmark and training samples never meet, twice over: their integer seeds come from disjoint ranges, and a prompt
+belongs to the benchmark or to training by a hash of its text, so that even a task with few instances (4x4 Sudoku) is
+never trained on.
+"""
+
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+TRAIN_SEED_MIN = 2**31  # benchmark seeds are below, training seeds at or above
+HELD_OUT_BUCKETS = 16  # one prompt in 16 is the benchmark's
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One benchmark instance.
+
+    `data` is all that the scorer needs (JSON values only); `target` is one correct answer, the only one for
+    deterministic tasks.
+    """
+
+    id: str
+    task: str
+    messages: Sequence[Mapping[str, str]]
+    data: Mapping[str, Any]
+    target: str
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A prompt, what its scorer needs and one correct answer, before it becomes a numbered sample."""
+
+    prompt: str
+    data: Mapping[str, Any]
+    target: str
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A benchmark task. `score` is pure and returns values in [0, 1], at least `score` (lenient) and `score_strict`."""
+
+    name: str
+    version: str
+
+    def samples(self, limit: int, seed: int) -> list[Sample]: ...
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """A task that makes its own instances; `draw` must take all randomness from `rng`."""
+
+    name: str
+
+    def draw(self, rng: random.Random, index: int) -> Draw: ...
+
+
+def is_held_out(prompt: str) -> bool:
+    """Whether a prompt belongs to the benchmark (never trained on)."""
+    return zlib.crc32(prompt.encode()) % HELD_OUT_BUCKETS == 0
+
+
+def bench_samples(task: Drawable, limit: int, seed: int) -> list[Sample]:
+    """The first `limit` benchmark samples of a seed; a longer list starts with the shorter one."""
+    if not 0 <= seed < TRAIN_SEED_MIN:
+        raise ValueError(f"benchmark seed {seed} is outside [0, {TRAIN_SEED_MIN}); larger seeds belong to training")
+    if limit < 1:
+        raise ValueError(f"limit={limit} samples per task; give at least 1")
+    samples = []
+    for index in range(limit):
+        rng = random.Random(f"{task.name}/{seed}/{index}")
+        draw = task.draw(rng, index)
+        while not is_held_out(draw.prompt):
+            draw = task.draw(rng, index)
+        messages = [{"role": "user", "content": draw.prompt}]
+        samples.append(Sample(f"{task.name}/{seed}/{index}", task.name, messages, draw.data, draw.target))
+    return samples
+
+
+def train_draw(task: Drawable, seed: int, index: int) -> Draw:
+    """Training instance number `index` of a seed, disjoint from every benchmark sample.
+
+    Raises ValueError when the seed belongs to the benchmark.
+    """
+    if seed < TRAIN_SEED_MIN:
+        raise ValueError(f"training seed {seed} is below {TRAIN_SEED_MIN}; smaller seeds belong to the benchmark")
+    rng = random.Random(f"{task.name}/{seed}/{index}")
+    draw = task.draw(rng, rng.randrange(2**16))
+    while is_held_out(draw.prompt):
+        draw = task.draw(rng, rng.randrange(2**16))
+    return draw

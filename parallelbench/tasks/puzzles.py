@@ -1,0 +1,128 @@
+"""The two 4x4 puzzles of ParallelBench: a Latin square (many answers, every cell depends on others) and a Sudoku (one
+answer).
+
+Wording and instances are our own. Deviations: zero-shot; Sudoku is scored by validity (fits the givens and the
+rules), which for a puzzle with one solution is the same as matching it.
+"""
+
+import random
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+
+from parallelbench.tasks.base import Draw, Sample, bench_samples
+
+LATIN_TEMPLATE = (
+    "{symbols}\nFill a 4x4 Latin square with these symbols. Answer with four lines of comma-separated symbols only."
+)
+SUDOKU_TEMPLATE = (
+    "{grid}\nSolve this 4x4 Sudoku with 2x2 boxes, where 0 is an empty cell. "
+    "Answer with four lines of four digits only."
+)
+
+
+@dataclass(frozen=True)
+class LatinSquare:
+    """Write any 4x4 Latin square over four given symbols, as CSV."""
+
+    name: str = "puzzle/latin_square_n4"
+    version: str = "1"
+
+    def draw(self, rng: random.Random, index: int) -> Draw:
+        symbols = rng.sample(string.ascii_uppercase + string.digits, 4)
+        square = rng.choice(latin_squares())
+        target = "\n".join(",".join(symbols[cell] for cell in row) for row in square)
+        return Draw(LATIN_TEMPLATE.format(symbols=",".join(symbols)), {"symbols": symbols}, target)
+
+    def samples(self, limit: int, seed: int) -> list[Sample]:
+        return bench_samples(self, limit, seed)
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """`score` takes the first four lines over the symbols, as published; `score_strict` wants exactly four rows
+        of four."""
+        symbols = set(sample.data["symbols"])
+        rows = [[cell.strip() for cell in line.split(",")] for line in completion.split("\n")]
+        strict = len(rows) == 4 and all(len(row) == 4 for row in rows) and _is_latin(rows, symbols)
+        found = [row for row in rows if set(row) == symbols]
+        return {"score": float(len(found) >= 4 and _is_latin(found[:4], symbols)), "score_strict": float(strict)}
+
+
+@dataclass(frozen=True)
+class Sudoku:
+    """Complete a 4x4 Sudoku with `holes` empty cells and exactly one solution."""
+
+    holes: int = 4
+    name: str = "puzzle/sudoku_n4"
+    version: str = "1"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.holes <= 10:
+            raise ValueError(f"holes={self.holes}: a 4x4 Sudoku here has 1 to 10 empty cells")
+
+    def draw(self, rng: random.Random, index: int) -> Draw:
+        grid = rng.choice(sudoku_grids())
+        holes = set(rng.sample(range(16), self.holes))
+        while not _has_one_solution(grid, holes):
+            holes = set(rng.sample(range(16), self.holes))
+        cells = ["0" if i in holes else str(digit) for i, digit in enumerate(grid)]
+        puzzle, target = _write_grid(cells), _write_grid([str(digit) for digit in grid])
+        return Draw(SUDOKU_TEMPLATE.format(grid=puzzle), {"grid": puzzle}, target)
+
+    def samples(self, limit: int, seed: int) -> list[Sample]:
+        return bench_samples(self, limit, seed)
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """`score` ignores spaces, commas and lines that are not four digits; `score_strict` wants exactly four lines
+        of four."""
+        lines = [line.replace(" ", "").replace(",", "") for line in completion.split("\n")]
+        found = [line for line in lines if len(line) == 4 and set(line) <= set(string.digits)]
+        lenient = len(found) == 4 and _solves("".join(found), sample.data["grid"])
+        return {"score": float(lenient), "score_strict": float(lenient and completion == "\n".join(found))}
+
+
+@cache
+def latin_squares() -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """All 576 Latin squares of order 4, each drawn with equal probability."""
+    squares: list[tuple[tuple[int, ...], ...]] = [()]
+    for _ in range(4):
+        squares = [
+            (*square, row)
+            for square in squares
+            for row in permutations(range(4))
+            if all(row[c] != above[c] for above in square for c in range(4))
+        ]
+    return tuple(squares)
+
+
+@cache
+def sudoku_grids() -> tuple[tuple[int, ...], ...]:
+    """All 288 complete 4x4 Sudoku grids, as 16 digits each."""
+    grids = (tuple(cell + 1 for row in square for cell in row) for square in latin_squares())
+    return tuple(grid for grid in grids if all(len(set(box)) == 4 for box in _boxes(grid)))
+
+
+def _boxes(grid: Sequence[int]) -> list[tuple[int, ...]]:
+    corners = (0, 2, 8, 10)
+    return [(grid[c], grid[c + 1], grid[c + 4], grid[c + 5]) for c in corners]
+
+
+def _has_one_solution(grid: tuple[int, ...], holes: set[int]) -> bool:
+    kept = [i for i in range(16) if i not in holes]
+    return sum(all(other[i] == grid[i] for i in kept) for other in sudoku_grids()) == 1
+
+
+def _solves(answer: str, puzzle: str) -> bool:
+    givens = puzzle.replace("\n", "")
+    fits = all(given in ("0", cell) for given, cell in zip(givens, answer, strict=True))
+    return fits and tuple(map(int, answer)) in sudoku_grids()
+
+
+def _is_latin(rows: list[list[str]], symbols: set[str]) -> bool:
+    columns = [[row[c] for row in rows] for c in range(4)]
+    return all(set(line) == symbols for line in [*rows, *columns])
+
+
+def _write_grid(cells: Sequence[str]) -> str:
+    return "\n".join("".join(cells[r : r + 4]) for r in range(0, 16, 4))

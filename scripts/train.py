@@ -1,0 +1,54 @@
+"""Trains a small diffusion LM on the benchmark's own generators: `python scripts/train.py objective=mdlm out_dir=...`.
+
+Resumes from out_dir/checkpoint when killed; the finished model, in Hugging Face layout, is out_dir/model with
+training.json beside its weights.
+"""
+
+import json
+from pathlib import Path
+
+import hydra
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from dllm.load import save
+from dllm.training.fit import fit
+from dllm.training.tokenizer import build_tokenizer
+from parallelbench.mixture import SCAFFOLD, phrases
+from parallelbench.tasks.base import TRAIN_SEED_MIN
+
+
+@hydra.main(version_base=None, config_path="pkg://conf", config_name="train")
+def main(config: DictConfig) -> None:
+    torch.set_num_threads(config.threads)
+    out_dir = Path(config.out_dir)
+    tokenizer = build_tokenizer(phrases())
+    model = instantiate(config.model)(tokenizer)
+    data = instantiate(config.data)
+    assert data.seed >= TRAIN_SEED_MIN, "training seeds must not reach the benchmark's"
+    scaffold = [*tokenizer.convert_tokens_to_ids(list(SCAFFOLD)), tokenizer.eos_token_id]
+    objective = instantiate(config.objective)(scaffold=scaffold)
+    report = fit(
+        model,
+        lambda step, rng: objective(model, data.batch(step, tokenizer), rng),
+        instantiate(config.fit),
+        out_dir / "checkpoint",
+    )
+    save(model, out_dir / "model")
+    record = {
+        "config": OmegaConf.to_container(config, resolve=True),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "steps": report.steps,
+        "sequences": report.steps * config.data.batch_size,
+        "seconds": round(report.seconds),
+        "final_loss": round(report.final_loss, 4),
+        "device": f"cpu, {config.threads} thread(s)",
+        "torch": torch.__version__,
+    }
+    (out_dir / "model" / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record["final_loss"]), out_dir / "model")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Models made in the test: random weights, sharpened so that confidences spread over (0, 1)."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from dllm import DiffusionLM, ModelSpec
+
+VOCAB, PAD, EOS, MASK = 48, 45, 46, 47
+BLOCK = 8
+
+SPECS = {
+    "full": {},
+    "shifted": {"shift": 1},
+    "block_causal": {"block": BLOCK},
+    "shifted_block_causal": {"shift": 1, "block": BLOCK},
+    "mixed": {"mix": 1, "response_position": 24},
+}
+
+
+def make_model(kind: str, seed: int = 0) -> DiffusionLM:
+    """A two-layer float32 model of one of the kinds in SPECS."""
+    sizes = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.6,
+        "eos_token_id": None,
+        "bos_token_id": None,
+    }
+    shifted = "shifted" in kind
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        backbone = Qwen2ForCausalLM(Qwen2Config(**sizes)) if shifted else LlamaForCausalLM(LlamaConfig(**sizes))
+    model = DiffusionLM(backbone, ModelSpec(MASK, (EOS,), PAD, **SPECS[kind]), name=kind)
+    if model.mix is not None:
+        model.mix.reset_(0.5, torch.Generator().manual_seed(seed))
+    return model.eval()
+
+
+@pytest.fixture(params=SPECS)
+def model(request: pytest.FixtureRequest) -> DiffusionLM:
+    return make_model(request.param)
+
+
+@pytest.fixture
+def prompts() -> list[list[int]]:
+    """Ragged prompts of ids below the special ones."""
+    rng = torch.Generator().manual_seed(3)
+    return [torch.randint(0, PAD, (n,), generator=rng).tolist() for n in (5, 11, 3, 8)]

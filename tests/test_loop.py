@@ -1,0 +1,210 @@
+"""The loop against a textbook loop, and its invariants over every decoder x cache x model kind."""
+
+import pytest
+import torch
+from conftest import BLOCK, EOS, MASK, SPECS, make_model
+from reference import textbook_decode, threshold, top_k
+
+from decoders import NO_CACHE, BlockEos, Credit, Decoder, FixedK, Never, StrictEos, Threshold, decode
+from decoders.loop import DecodedRow
+from dllm import DiffusionLM
+from dllm.cache import BlockCache, WindowCache
+
+GEN = 16
+DECODERS = {
+    "fixed1": Decoder(FixedK(1)),
+    "fixed3_margin": Decoder(FixedK(3), confidence="margin"),
+    "fixed2_entropy": Decoder(FixedK(2), confidence="entropy"),
+    "fixed2_random": Decoder(FixedK(2), confidence="random"),
+    "fixed2_left": Decoder(FixedK(2), confidence="left_to_right"),
+    "all": Decoder(FixedK("all")),
+    "threshold": Decoder(Threshold(0.6)),
+    "sampled": Decoder(Threshold(0.6), temperature=0.7),
+    "credit": Decoder(Threshold(0.7), transforms=(Credit(),)),
+    "credit_dense": Decoder(Threshold(0.7), transforms=(Credit(slots=None),)),
+}
+CACHES = {
+    "none": NO_CACHE,
+    "prefix": WindowCache(0, None),
+    "dual": WindowCache(0, 0),
+    "vicinity": WindowCache(2, 3),
+    "interval": WindowCache(0, 0, refresh_every=2),
+    "block": BlockCache(),
+}
+STOPS = {"never": Never(), "block_eos": BlockEos(), "strict_eos": StrictEos()}
+
+
+def run(model: DiffusionLM, prompts: list[list[int]], decoder: str, cache: str, stop: str = "never") -> list[DecodedRow]:
+    parts = {"decoder": DECODERS[decoder], "cache": CACHES[cache], "stop": STOPS[stop]}
+    return decode(model, prompts, gen_len=GEN, block_len=BLOCK, **parts)
+
+
+@pytest.mark.parametrize("kind", ["full", "shifted", "block_causal", "shifted_block_causal"])
+@pytest.mark.parametrize(("decoder", "rule"), [("fixed1", top_k(1)), ("threshold", threshold(0.6))])
+def test_loop_equals_textbook(kind: str, decoder: str, rule, prompts) -> None:
+    model = make_model(kind)
+    for prompt, row in zip(prompts, run(model, prompts, decoder, "none"), strict=True):
+        tokens, nfe = textbook_decode(model, prompt, GEN, BLOCK, rule)
+        cut = tokens.index(EOS) if EOS in tokens else GEN
+        assert (row.token_ids, row.nfe) == (tokens[:cut], nfe)
+
+
+@pytest.mark.parametrize(("kind", "cache"), [(k, c) for k in SPECS for c in CACHES if c != "block" or "causal" in k])
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_batched_equals_alone(kind: str, prompts, decoder: str, cache: str) -> None:
+    model = make_model(kind)
+    stop = list(STOPS)[len(decoder + cache) % len(STOPS)]  # each stop rule meets each decoder, cache and model kind
+    together = run(model, prompts, decoder, cache, stop)
+    assert together == [run(model, [prompt], decoder, cache, stop)[0] for prompt in prompts]
+    order = [3, 0, 1, 2]
+    permuted = run(model, [prompts[i] for i in order], decoder, cache, stop)
+    assert permuted == [together[i] for i in order]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_refreshing_every_step_equals_no_cache(model: DiffusionLM, prompts, decoder: str) -> None:
+    every = decode(
+        model,
+        prompts,
+        gen_len=GEN,
+        block_len=BLOCK,
+        decoder=DECODERS[decoder],
+        cache=WindowCache(0, 0, refresh_every=1),
+        stop=Never(),
+    )
+    assert every == run(model, prompts, decoder, "none")
+
+
+@pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_block_cache_is_exact_and_cheaper(kind: str, decoder: str, prompts) -> None:
+    model = make_model(kind)
+    exact, plain = run(model, prompts, decoder, "block"), run(model, prompts, decoder, "none")
+    assert [(r.token_ids, r.nfe, r.committed_at) for r in exact] == [
+        (r.token_ids, r.nfe, r.committed_at) for r in plain
+    ]
+    assert sum(r.queried for r in exact) < sum(r.queried for r in plain)
+
+
+def test_approximate_caches_query_less(prompts) -> None:
+    model = make_model("full")
+    cost = {name: run(model, prompts[:1], "fixed1", name)[0] for name in ("none", "prefix", "dual")}
+    length, steps = len(prompts[0]), GEN
+    assert {row.nfe for row in cost.values()} == {steps}
+    assert cost["none"].queried == (length + GEN) * steps
+    # per block: one refresh over the canvas, then BLOCK - 1 steps over the rest of the canvas or the block alone
+    suffixes = sum(GEN - start for start in range(0, GEN, BLOCK))
+    assert cost["prefix"].queried == (length + GEN) * (GEN // BLOCK) + suffixes * (BLOCK - 1)
+    assert cost["dual"].queried == (length + GEN) * (GEN // BLOCK) + BLOCK * (BLOCK - 1) * (GEN // BLOCK)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_writes_only_live_masks_and_leaves_none(model: DiffusionLM, prompts, decoder: str) -> None:
+    def check(state, view, update) -> None:
+        wrote = update.write
+        assert not (wrote & ~view.masked).any()
+        assert wrote.any(1)[view.masked.any(1)].all()
+        assert not (update.tokens[wrote] == MASK).any()
+        for prompt, row in zip(prompts, state.canvas.tolist(), strict=True):
+            assert row[: len(prompt)] == prompt
+
+    rows = decode(
+        model,
+        prompts,
+        gen_len=GEN,
+        block_len=BLOCK,
+        decoder=DECODERS[decoder],
+        cache=NO_CACHE,
+        stop=Never(),
+        on_step=check,
+    )
+    assert all(row.stopped_by == "length" and min(row.committed_at) >= 0 for row in rows)
+
+
+def test_stop_rules_cost_less_and_keep_the_text(prompts) -> None:
+    model = make_model("full", seed=4)
+    ended = 0
+    for decoder in ("fixed1", "threshold", "credit"):
+        full = run(model, prompts, decoder, "none", "never")
+        for stop in ("block_eos", "strict_eos"):
+            for row, whole in zip(run(model, prompts, decoder, "none", stop), full, strict=True):
+                assert row.token_ids == whole.token_ids and row.nfe <= whole.nfe
+                ended += row.stopped_by == "eos"
+                assert (row.stopped_by == "eos") <= (len(row.token_ids) < GEN)
+    assert ended > 0, "no row met EOS; choose another seed"
+
+
+def test_seed_changes_random_decoders_only(prompts) -> None:
+    model = make_model("full")
+    for name, decoder in DECODERS.items():
+        a, b, again = (
+            decode(
+                model,
+                prompts,
+                gen_len=GEN,
+                block_len=BLOCK,
+                decoder=decoder,
+                cache=NO_CACHE,
+                stop=Never(),
+                seed=seed,
+            )
+            for seed in (0, 1, 0)
+        )
+        assert a == again
+        assert (a != b) == (name in ("fixed2_random", "sampled"))
+
+
+def test_max_steps_ends_a_row_unfinished(prompts) -> None:
+    model = make_model("full")
+    rows = decode(
+        model,
+        prompts,
+        gen_len=GEN,
+        block_len=BLOCK,
+        decoder=Decoder(FixedK(1)),
+        cache=NO_CACHE,
+        stop=Never(),
+        max_steps=5,
+    )
+    assert all(row.nfe == 5 and row.stopped_by == "max_steps" and len(row.token_ids) <= 5 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gen_len": 20}, "gen_length=20 is not a multiple of block_length=8; use gen_length=16"),
+        ({"block_len": 0}, "block_length=0"),
+        ({"prompts": [[1], []]}, "prompt 1 is empty"),
+        ({"prompts": []}, "no prompts"),
+        ({"cache": BlockCache()}, "needs a block-causal model"),
+    ],
+)
+def test_impossible_requests_are_refused_before_the_first_forward(monkeypatch, change, message: str) -> None:
+    model = make_model("full")
+    monkeypatch.setattr(type(model), "logits", lambda *_, **__: pytest.fail("a forward was run"))
+    request = {"prompts": [[1, 2]], "gen_len": GEN, "block_len": BLOCK, "cache": NO_CACHE} | change
+    with pytest.raises(ValueError, match=message):
+        decode(model, request.pop("prompts"), decoder=Decoder(FixedK()), stop=Never(), **request)
+
+
+def test_block_causal_model_wants_its_own_block_length() -> None:
+    with pytest.raises(ValueError, match="decodes blocks of 8"):
+        decode(
+            make_model("block_causal"),
+            [[1, 2]],
+            gen_len=16,
+            block_len=16,
+            decoder=Decoder(FixedK()),
+            cache=NO_CACHE,
+            stop=Never(),
+        )
+
+
+def test_logits_equal_plain_transformers(prompts) -> None:
+    from reference import full_logits
+
+    for kind in ("full", "shifted", "block_causal", "shifted_block_causal"):
+        model = make_model(kind)
+        canvas = [*prompts[0], *[MASK] * 8]
+        ours = model.full_logits(torch.tensor([canvas]), torch.tensor([len(prompts[0])]))[0]
+        torch.testing.assert_close(ours, full_logits(model, canvas), rtol=1e-5, atol=1e-5)
