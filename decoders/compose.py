@@ -1,6 +1,7 @@
 """A decoder is a composition: logit transforms, candidates, a commit rule, at least one commit, and optionally a
 revision."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,13 +21,12 @@ class Decoder:
     """
 
     rule: CommitRule
-    transforms: tuple[LogitTransform, ...] = ()
+    transforms: Sequence[LogitTransform] = ()
     revise: Revise | None = None
     temperature: float = 0.0
     confidence: Confidence = "prob"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "transforms", tuple(self.transforms))
         if self.temperature < 0:
             raise ValueError(f"temperature={self.temperature}; it is 0 (greedy) or positive")
         if self.confidence not in CONFIDENCES:

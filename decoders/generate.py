@@ -84,7 +84,8 @@ def encode(model: DiffusionLM, prompt: Prompt, index: int = 0) -> list[int]:
         elif not any(message["content"].strip() for message in cast(Sequence[Mapping[str, str]], prompt)):
             ids = []
         else:
-            ids = model.tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False)
+            messages = [dict(message) for message in cast(Sequence[Mapping[str, str]], prompt)]
+            ids = model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     else:
         ids = list(prompt)
     if not ids:

@@ -71,7 +71,9 @@ def decode(
         if progress.done.all():
             break
         logits = _forward_windows(model, state, kv, list(cache.plan(progress, model.spec)))
-        memory = decoder.init(Shape(*logits.shape, logits.device)) if memory is None else memory
+        if memory is None:
+            batch, window, vocab = logits.shape
+            memory = decoder.init(Shape(batch, window, vocab, logits.device))
         view = state.view(logits)
         update = decoder.step(view, memory)
         state.apply_(view, update)

@@ -32,7 +32,9 @@ class FixedK:
         if self.k == "all":
             return view.masked
         # stable, so that equal confidences go left to right on every device
-        order = candidates.confidence.masked_fill(~view.masked, float("-inf")).argsort(dim=1, descending=True, stable=True)
+        order = candidates.confidence.masked_fill(~view.masked, float("-inf")).argsort(
+            dim=1, descending=True, stable=True
+        )
         chosen = torch.zeros_like(view.masked).scatter_(1, order[:, : self.k], True)
         return chosen & view.masked
 

@@ -1,6 +1,5 @@
 """K/V storage addressed by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -70,6 +69,6 @@ class ColumnCache(Cache):
 
     def keys(self, layer: int) -> Float[Tensor, "B H T D"]:
         """The stored keys of a layer (for tests and diagnostics)."""
-        keys = self.layers[layer].keys
-        assert isinstance(keys, torch.Tensor)
-        return keys
+        stored = self.layers[layer]
+        assert isinstance(stored, _ColumnLayer) and stored.keys is not None
+        return stored.keys

@@ -6,12 +6,13 @@ with `spec=`.
 """
 
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import cached_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
 
 from dllm.model import DiffusionLM
 from dllm.spec import SPEC_FILE, ModelSpec
@@ -34,17 +35,20 @@ def load(
 ) -> DiffusionLM:
     """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
 
+    device: a torch device, or "auto" for a GPU where there is one.
+
     Raises ValueError, naming what is missing, when the checkpoint is absent, incomplete, corrupt, or has no spec.
     """
     source = ASSETS / str(name_or_path) if str(name_or_path) in shipped_models() else name_or_path
     path = str(source)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     try:
         config = AutoConfig.from_pretrained(path)
         config.is_causal = False
-        backbone, info = AutoModelForCausalLM.from_pretrained(
-            path, config=config, dtype=dtype, output_loading_info=True
-        )
+        loaded = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, output_loading_info=True)
+        backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, SafetensorError, ValueError) as error:
         known = ", ".join(shipped_models()) or "none"
@@ -84,11 +88,11 @@ def _read_spec(path: str, tokenizer: PreTrainedTokenizerBase) -> ModelSpec:
     if file is not None:
         return ModelSpec.read(Path(file))
     mask, eos, pad = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
-    if mask is None or eos is None:
+    if not isinstance(mask, int) or not isinstance(eos, int):
         raise ValueError(
             f"{path} has no {SPEC_FILE} and its tokenizer names no mask or EOS token; pass spec=ModelSpec(...)"
         )
-    return ModelSpec(mask, (eos,), eos if pad is None else pad)
+    return ModelSpec(mask, (eos,), pad if isinstance(pad, int) else eos)
 
 
 def _file(path: str, name: str) -> str | None:

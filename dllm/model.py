@@ -71,7 +71,7 @@ class DiffusionLM(nn.Module):
         name: str = "model",
     ) -> None:
         super().__init__()
-        spec.check_vocab(backbone.get_input_embeddings().weight.shape[0])
+        spec.check_vocab(backbone.config.vocab_size)
         backbone.config.is_causal = False  # transformers then leaves our mask alone
         self.backbone, self.spec, self.tokenizer, self.name = backbone, spec, tokenizer, name
         self.mix = NeighbourMix(backbone.config.hidden_size, look_ahead=spec.block is None) if spec.mix else None
@@ -131,7 +131,9 @@ class DiffusionLM(nn.Module):
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
 
     def _head(self, hidden: Float[Tensor, "R W D"]) -> Float[Tensor, "R W V"]:
-        logits = self.backbone.get_output_embeddings()(hidden)
+        head = self.backbone.get_output_embeddings()
+        assert head is not None
+        logits = head(hidden)
         logits[..., self.spec.mask_id] = float("-inf")
         return logits
 

@@ -30,7 +30,6 @@ class ModelSpec:
     mix: Literal[0, 1] = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "eos_ids", tuple(self.eos_ids))
         if not self.eos_ids:
             raise ValueError("eos_ids is empty; name the id that ends a text")
         if self.mask_id in self.eos_ids or self.mask_id == self.pad_id:
@@ -56,6 +55,7 @@ class ModelSpec:
     def read(cls, path: Path) -> "ModelSpec":
         """Reads `dllm.json`; raises ValueError naming the file when it is not a spec."""
         try:
-            return cls(**json.loads(path.read_text()))
-        except (json.JSONDecodeError, TypeError) as error:
+            fields = json.loads(path.read_text())
+            return cls(**{**fields, "eos_ids": tuple(fields["eos_ids"])})
+        except (json.JSONDecodeError, TypeError, KeyError) as error:
             raise ValueError(f"{path} is not a model spec: {error}") from error

@@ -1,4 +1,5 @@
-"""Generators: what the runner benchmarks. One wraps a dLLM and a decoder; a method with a loop of its own is another."""
+"""Generators: what the runner benchmarks. One wraps a dLLM and a decoder; a method with a loop of its own is
+another."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ Messages = Sequence[Mapping[str, str]]
 
 @runtime_checkable
 class Generator(Protocol):
-    """Chat prompts of one batch to generations in the same order. `describe` is what a record says of it (JSON values)."""
+    """Chat prompts of one batch to generations in the same order. `describe` is what a record says of it (JSON
+    values)."""
 
     def prompt_len(self, messages: Messages) -> int: ...
 
@@ -81,7 +83,8 @@ def device_name(model: DiffusionLM) -> str:
     """The device a number was measured on: GPU name, or CPU with its thread count."""
     if model.device.type == "cuda":
         return torch.cuda.get_device_name(model.device)
-    return f"{model.device.type}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{model.device.type}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def timed_batches(

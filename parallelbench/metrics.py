@@ -33,13 +33,14 @@ METRICS: dict[str, tuple[Callable[[Record], float], Callable[[Record], float]]] 
     "latency_s": (lambda r: r.latency_s, lambda r: 1),
     "speedup_nfe": (lambda r: len(r.committed_at), lambda r: r.nfe),
 }
-"""score, score_strict: in [0, 1]. nfe: forwards per sample. tpf: tokens before EOS per forward. queried: columns recomputed
-per sample. tokens_per_s: throughput at the run's batch size. latency_s: wall seconds of a sample's batch. speedup_nfe: fewer
-forwards than one token per step without a stop rule, which takes gen_length forwards."""
+"""score, score_strict: in [0, 1]. nfe: forwards per sample. tpf: tokens before EOS per forward. queried: columns
+recomputed per sample. tokens_per_s: throughput at the run's batch size. latency_s: wall seconds of a sample's batch.
+speedup_nfe: fewer forwards than one token per step without a stop rule, which takes gen_length forwards."""
 
 
 def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
-    """metrics[task][metric] for every task and for `all` (samples pooled, so tasks weigh alike when they have equally many)."""
+    """metrics[task][metric] for every task and for `all` (samples pooled, so tasks weigh alike when they have equally
+    many)."""
     tasks = {task: [r for r in records if r.task == task] for task in dict.fromkeys(r.task for r in records)}
     groups = {**tasks, ALL: list(records)}
     return {task: {name: measure(name, group) for name in METRICS} for task, group in groups.items()}
@@ -54,7 +55,8 @@ def measure(metric: str, records: Sequence[Record]) -> Value:
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> Value:
-    """sum / sum with a 95 % interval: Wilson's for a share of zeros and ones, else the percentile bootstrap over samples."""
+    """sum / sum with a 95 % interval: Wilson's for a share of zeros and ones, else the percentile bootstrap over
+    samples."""
     n, value = len(numerator), float(numerator.sum() / denominator.sum())
     if (denominator == 1).all() and np.isin(numerator, (0, 1)).all():
         interval = binomtest(int(numerator.sum()), n).proportion_ci(CONFIDENCE, method="wilson")

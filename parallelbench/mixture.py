@@ -5,6 +5,7 @@ import random
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -29,11 +30,10 @@ def phrases() -> list[str]:
 
 @dataclass(frozen=True)
 class TaskMixture:
-    """Batches of `batch_size` canvases, tasks drawn with `weights`, of four groups of tasks by answer length.
+    """Batches of `batch_size` canvases over all tasks, drawn with `weights`. A batch depends on (seed, step) only.
 
-    lengths, long_lengths: list lengths of the waiting line; long_share: share of batches with long lists.
-    latin_share: share of batches with Latin squares. response_lens: response columns to choose from; a batch takes
-    the shortest that fits, or (one in three) the next. A batch depends on (seed, step) only.
+    lengths: list lengths of the waiting line; a batch takes long_lengths instead with probability long_share.
+    response_lens: response columns to choose from; a row takes the shortest that fits, or (one in three) the next.
     """
 
     weights: Mapping[str, float]
@@ -42,7 +42,6 @@ class TaskMixture:
     lengths: Sequence[int] = (3, 4, 5, 6)
     long_lengths: Sequence[int] = (7, 8, 9, 10)
     long_share: float = 0.1
-    latin_share: float = 0.2
     response_lens: Sequence[int] = (24, 32, 40, 48)
 
     def __post_init__(self) -> None:
@@ -52,47 +51,42 @@ class TaskMixture:
                 f"unknown task {sorted(unknown)[0]!r} in weights; choose among {', '.join(builtin_tasks())}"
             )
         if self.seed < TRAIN_SEED_MIN:
-            raise ValueError(
-                f"training seed {self.seed} is below {TRAIN_SEED_MIN}; smaller seeds belong to the benchmark"
-            )
+            raise ValueError(f"training seed {self.seed} is below {TRAIN_SEED_MIN}; smaller seeds are the benchmark's")
 
     def batch(self, step: int, tokenizer: PreTrainedTokenizerBase) -> Batch:
-        """The clean batch of a step: prompt through the chat template, response padded with EOS."""
+        """The clean batch of a step: prompts through the chat template, responses padded with EOS."""
         rng = random.Random(f"mixture/{self.seed}/{step}")
         draws = self._draws(rng, step)
-        prompts = tokenizer.apply_chat_template(
+        rendered = tokenizer.apply_chat_template(
             [[{"role": "user", "content": draw.prompt}] for draw in draws],
             add_generation_prompt=True,
             return_dict=False,
         )
         answers = tokenizer([draw.target for draw in draws], add_special_tokens=False)["input_ids"]
-        needed = max(map(len, answers)) + 1
-        fitting = [length for length in self.response_lens if length >= needed]
-        response_len = fitting[min(int(rng.random() < 1 / 3), len(fitting) - 1)]
-        return _collate(prompts, answers, response_len, tokenizer)
+        response_lens = [self._response_len(rng, len(answer)) for answer in answers]
+        return _collate(cast(list[list[int]], rendered), answers, response_lens, tokenizer)
 
     def _draws(self, rng: random.Random, step: int) -> list[Draw]:
-        kind = rng.random()
-        if kind < self.latin_share:
-            chosen = {"puzzle/latin_square_n4": 1.0}
-        else:
-            chosen = {name: weight for name, weight in self.weights.items() if name != "puzzle/latin_square_n4"}
-        is_long = kind > 1 - self.long_share
-        tasks = builtin_tasks(self.long_lengths if is_long else self.lengths)
-        names = rng.choices(list(chosen), list(chosen.values()), k=self.batch_size)
+        tasks = builtin_tasks(self.long_lengths if rng.random() < self.long_share else self.lengths)
+        names = rng.choices(list(self.weights), list(self.weights.values()), k=self.batch_size)
         return [train_draw(tasks[name], self.seed, step * self.batch_size + i) for i, name in enumerate(names)]
+
+    def _response_len(self, rng: random.Random, answer_len: int) -> int:
+        fitting = [length for length in self.response_lens if length > answer_len]  # room for one EOS
+        return fitting[min(int(rng.random() < 1 / 3), len(fitting) - 1)]
 
 
 def _collate(
     prompts: Sequence[Sequence[int]],
     answers: Sequence[Sequence[int]],
-    response_len: int,
+    response_lens: Sequence[int],
     tokenizer: PreTrainedTokenizerBase,
 ) -> Batch:
+    pad_id, eos_id = cast(int, tokenizer.pad_token_id), cast(int, tokenizer.eos_token_id)
     prompt_len = torch.tensor([len(prompt) for prompt in prompts])
-    canvas = torch.full((len(prompts), int(prompt_len.max()) + response_len), int(tokenizer.pad_token_id))
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        padding = [tokenizer.eos_token_id] * (response_len - len(answer))
-        tokens = torch.tensor([*prompt, *answer, *padding])
+    end = prompt_len + torch.tensor(response_lens)
+    canvas = torch.full((len(prompts), int(end.max())), pad_id)
+    for row, (prompt, answer, length) in enumerate(zip(prompts, answers, response_lens, strict=True)):
+        tokens = torch.tensor([*prompt, *answer, *[eos_id] * (length - len(answer))])
         canvas[row, : len(tokens)] = tokens
-    return Batch(canvas, prompt_len, prompt_len + response_len)
+    return Batch(canvas, prompt_len, end)

@@ -21,8 +21,8 @@ class Record:
     """One decoded and scored sample.
 
     prompt: the user's text; data, target: what the scorer needs. num_tokens: response tokens before EOS (those of
-    token_ids). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each response column, -1 for
-    none. latency_s: wall seconds of its batch, which held batch_size samples.
+    token_ids). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each response column, -1
+    for none. latency_s: wall seconds of its batch, which held batch_size samples.
     """
 
     id: str
@@ -63,8 +63,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def open_run(folder: Path, config: Mapping[str, Any]) -> list[Record]:
     """Creates a run directory, or opens one of the same config to be resumed; returns the records it already holds.
 
-    A last line cut off in a run that never finished is a killed run's: it is removed and its sample decoded again. Raises
-    ValueError, leaving all files alone, when the directory belongs to another config or a file is damaged.
+    A last line cut off in a run that never finished is a killed run's: it is removed and its sample decoded again.
+    Raises ValueError, leaving all files alone, when the directory belongs to another config or a file is damaged.
     """
     if not (folder / CONFIG).exists():
         if folder.exists() and any(folder.iterdir()):
@@ -158,7 +158,9 @@ def _read_samples(folder: Path) -> tuple[list[Record], int | None]:
         try:
             records.append(Record(**json.loads(line)))
         except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
-            raise ValueError(f"line {number} of {path} is not a record ({error}); restore the file or delete it") from error
+            raise ValueError(
+                f"line {number} of {path} is not a record ({error}); restore the file or delete it"
+            ) from error
         offset += len(line)
     return records, None
 

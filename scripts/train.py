@@ -24,15 +24,15 @@ def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
     out_dir = Path(config.out_dir)
     tokenizer = build_tokenizer(phrases())
-    model = instantiate(config.model)(tokenizer)
-    data = instantiate(config.data)
+    model = instantiate(config.model, _convert_="all")(tokenizer)
+    data = instantiate(config.data, _convert_="all")
     assert data.seed >= TRAIN_SEED_MIN, "training seeds must not reach the benchmark's"
     scaffold = [*tokenizer.convert_tokens_to_ids(list(SCAFFOLD)), tokenizer.eos_token_id]
-    objective = instantiate(config.objective)(scaffold=scaffold)
+    objective = instantiate(config.objective, _convert_="all")(scaffold=scaffold)
     report = fit(
         model,
         lambda step, rng: objective(model, data.batch(step, tokenizer), rng),
-        instantiate(config.fit),
+        instantiate(config.fit, _convert_="all"),
         out_dir / "checkpoint",
     )
     save(model, out_dir / "model")

@@ -1,4 +1,5 @@
-"""Textbook decoding as an oracle: one prompt, no cache, slices, a full forward per step. Dumber than the code it checks."""
+"""Textbook decoding as an oracle: one prompt, no cache, slices, a full forward per step. Dumber than the code it
+checks."""
 
 from collections.abc import Callable
 
@@ -61,4 +62,3 @@ def threshold(tau: float) -> Callable[[Tensor, list[int]], list[int]]:
         return sorted({best, *(c for c in masked if float(p[c].max()) >= tau)})
 
     return choose
-

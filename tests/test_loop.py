@@ -34,7 +34,9 @@ CACHES = {
 STOPS = {"never": Never(), "block_eos": BlockEos(), "strict_eos": StrictEos()}
 
 
-def run(model: DiffusionLM, prompts: list[list[int]], decoder: str, cache: str, stop: str = "never") -> list[DecodedRow]:
+def run(
+    model: DiffusionLM, prompts: list[list[int]], decoder: str, cache: str, stop: str = "never"
+) -> list[DecodedRow]:
     parts = {"decoder": DECODERS[decoder], "cache": CACHES[cache], "stop": STOPS[stop]}
     return decode(model, prompts, gen_len=GEN, block_len=BLOCK, **parts)
 

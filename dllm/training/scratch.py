@@ -18,12 +18,13 @@ def scratch_llama(
     max_positions: int = 256,
     response_position: int | None = 64,
     mix_std: float = 0.8,
+    embed_std: float = 0.3,
     seed: int = 0,
     name: str = "scratch",
 ) -> DiffusionLM:
     """A bidirectional model with a neighbour mix; the tokenizer must name mask, EOS and PAD."""
-    special = tokenizer.convert_tokens_to_ids([tokenizer.mask_token, tokenizer.eos_token, tokenizer.pad_token])
-    mask_id, eos_id, pad_id = special
+    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
@@ -41,5 +42,9 @@ def scratch_llama(
         torch.manual_seed(seed)
         model = DiffusionLM(LlamaForCausalLM(config), spec, tokenizer, name)
     assert model.mix is not None
-    model.mix.reset_(mix_std, torch.Generator().manual_seed(seed))
+    rng = torch.Generator().manual_seed(seed)
+    model.mix.reset_(mix_std, rng)
+    # the usual 0.02 lets tied embeddings grow one common direction first; the final norm keeps the logits near unit scale
+    torch.nn.init.normal_(model.backbone.get_input_embeddings().weight, std=embed_std, generator=rng)
+    torch.nn.init.constant_(model.backbone.get_decoder().norm.weight, embed_std)
     return model

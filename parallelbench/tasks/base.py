@@ -43,8 +43,11 @@ class Draw:
 class Task(Protocol):
     """A benchmark task. `score` is pure and returns values in [0, 1], at least `score` (lenient) and `score_strict`."""
 
-    name: str
-    version: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
 
     def samples(self, limit: int, seed: int) -> list[Sample]: ...
 
@@ -55,7 +58,8 @@ class Task(Protocol):
 class Drawable(Protocol):
     """A task that makes its own instances; `draw` must take all randomness from `rng`."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def draw(self, rng: random.Random, index: int) -> Draw: ...
 

@@ -1,0 +1,188 @@
+"""Command line: `python -m parallelbench run | report | score | list`. The only module here that knows Hydra."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from transformers.utils import logging as transformers_logging
+
+from parallelbench.generate import DiffusionGenerator
+from parallelbench.record import CONFIG, config_hash, find_runs, read_run
+from parallelbench.report import run_table, write_report
+from parallelbench.run import Job, execute, prepare, rescore, start
+
+USAGE = """python -m parallelbench COMMAND
+
+run [key=value ...]            decode and score the tasks; -m sweeps over comma-separated values; `list` shows what to
+choose report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories score DIR ...
+score stored completions again, without a model list                           decoders, caches, stop rules, models
+and suites to choose from"""
+
+
+class UsageError(Exception):
+    """Something the user can mend; its text is one sentence."""
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    commands = {"run": run, "report": report, "score": score, "list": show_choices}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return
+    if arguments[0] not in commands:
+        fail(f"unknown command {arguments[0]!r}; choose one of {', '.join(commands)}")
+    try:
+        commands[arguments[0]](arguments[1:])
+    except UsageError as error:
+        fail(str(error))
+
+
+def fail(message: str) -> NoReturn:
+    """One sentence on stderr, exit code 2."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def run(arguments: Sequence[str]) -> None:
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]  # Hydra wants them side by side
+    sys.argv = ["parallelbench run", *(a for a in arguments if a not in overrides), *overrides]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
+    transformers_logging.disable_progress_bar()  # one bar, the run's
+    refused: list[str] = []
+
+    def run_one(config: DictConfig) -> None:
+        """One composed config: check, decode, print. A refused one does not keep a sweep from its others."""
+        try:
+            job = _prepare(config)
+            written = start(job)
+        except (ValueError, HydraException, OmegaConfBaseException) as error:
+            refused.append(_sentence(error))
+            print(f"error: {refused[-1]}", file=sys.stderr, flush=True)
+            return
+        print(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(written)} already there", flush=True)
+        finished = execute(job, written)
+        print(run_table(finished))
+        print(finished.folder, flush=True)
+
+    try:
+        hydra.main(version_base=None, config_path="pkg://conf", config_name="run")(run_one)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(_sentence(error)) from error
+    if refused:
+        raise SystemExit(2)
+
+
+def report(arguments: Sequence[str]) -> None:
+    paths, options = _split(arguments, {"out_dir": "results/report"})
+    try:
+        runs = [read_run(folder) for folder in find_runs(paths)]
+        out_dir = Path(options["out_dir"])
+        text = write_report(runs, out_dir)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    print(text)
+    print(out_dir)
+
+
+def score(arguments: Sequence[str]) -> None:
+    paths, _ = _split(arguments, {})
+    try:
+        for folder in find_runs(paths):
+            suite = instantiate(OmegaConf.load(folder / CONFIG).suite, _convert_="all")
+            finished = rescore(folder, suite.build())
+            print(run_table(finished))
+            print(finished.folder)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def show_choices(arguments: Sequence[str]) -> None:
+    """Every config group's options, by the comment on the first line of their files."""
+    conf = files("conf")
+    for group in ("decoder", "cache", "stop", "model", "suite"):
+        for option in sorted((conf / group).iterdir(), key=lambda file: file.name):
+            about = option.read_text().splitlines()[0].removeprefix("#").strip()
+            print(f"{group}={option.name.removesuffix('.yaml'):14} {about}")
+    for key, about in (
+        ("limit=50", "samples per task"),
+        ("seed=0", "benchmark seed"),
+        ("batch_size=16", "samples decoded together"),
+        ("gen_length=32", "columns to fill, a multiple of block_length"),
+        ("block_length=32", "columns decoded before the next block opens"),
+        ("out_dir=DIR", "where the run is written"),
+    ):
+        print(f"{key:22} {about}")
+
+
+def _prepare(config: DictConfig) -> Job:
+    for key in ("limit", "seed", "batch_size", "gen_length", "block_length"):
+        if not isinstance(config[key], int):
+            raise ValueError(f"{key}={config[key]} is not a whole number")
+    generator = DiffusionGenerator(
+        model=instantiate(config.model, _convert_="all"),
+        decoder=instantiate(config.decoder, _convert_="all"),
+        cache=instantiate(config.cache, _convert_="all"),
+        stop=instantiate(config.stop, _convert_="all"),
+        gen_len=config.gen_length,
+        block_len=config.block_length,
+        seed=config.seed,
+    )
+    settings = {**_resolved(config), "out_dir": str(_folder(config))}
+    tasks = instantiate(config.suite, _convert_="all").build()
+    return prepare(
+        generator, tasks, limit=config.limit, seed=config.seed, batch_size=config.batch_size, config=settings
+    )
+
+
+def _folder(config: DictConfig) -> Path:
+    """out_dir, or in a sweep and by default a folder below it, named by the choices and the hash of the config."""
+    hydra_config = HydraConfig.get()
+    if config.out_dir is not None and hydra_config.mode != RunMode.MULTIRUN:
+        return Path(config.out_dir)
+    choices = hydra_config.runtime.choices
+    names = [choices[group].replace("/", "_") for group in ("model", "decoder", "cache")]
+    return Path(config.out_dir or "results/runs") / "-".join([*names, config_hash(_resolved(config))])
+
+
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+
+
+def _split(arguments: Sequence[str], defaults: dict[str, str]) -> tuple[list[Path], dict[str, str]]:
+    """Paths and key=value options."""
+    options = dict(defaults)
+    paths = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key in options:
+            options[key] = value
+        elif equals and not Path(argument).exists():
+            raise UsageError(
+                f"unknown option {argument!r}; choose among {', '.join(f'{k}=' for k in defaults) or 'none'}"
+            )
+        else:
+            paths.append(Path(argument))
+    if not paths:
+        raise UsageError("no run directory given; name at least one")
+    return paths, options
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong in one line: our own words where Hydra only passes them on."""
+    while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | HydraException):
+        error = error.__cause__
+    return " ".join(str(error).split("Config search path")[0].split())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Figures of a report, as SVG and PNG. The only module that imports matplotlib."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter
+
+from parallelbench.metrics import Value
+
+MARKERS = "osD^vPX*<>hd"
+
+
+def quality_against_tpf(curves: Mapping[str, Sequence[tuple[str, Value, Value]]], title: str) -> Figure:
+    """One curve per method: points (label, tpf, score) with both 95 % intervals, joined in order of tpf."""
+    figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
+    for i, (name, points) in enumerate(curves.items()):
+        points = sorted(points, key=lambda p: p[1].value)
+        x, y = np.array([p[1].value for p in points]), 100 * np.array([p[2].value for p in points])
+        axes.errorbar(
+            x,
+            y,
+            xerr=_bars([p[1] for p in points]),
+            yerr=100 * _bars([p[2] for p in points]),
+            label=name,
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=6,
+            linewidth=1.3,
+            capsize=2,
+        )
+        if len(points) > 1:
+            for (label, *_), px, py in zip(points, x, y, strict=True):
+                axes.annotate(label, (px, py), textcoords="offset points", xytext=(5, 6), fontsize=7, color=f"C{i}")
+    axes.set(xlabel="tokens per forward (before EOS)", ylabel="score, %", title=title, ylim=(-3, 106))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="lower left")
+    return figure
+
+
+def task_bars(rows: Mapping[str, Mapping[str, Value]], title: str) -> Figure:
+    """Score per task (groups on the axis) and run (one bar each) with 95 % intervals. rows[run][task]."""
+    tasks = list(dict.fromkeys(task for row in rows.values() for task in row))
+    figure, axes = plt.subplots(figsize=(max(7.5, 0.22 * len(tasks) * len(rows) + 3), 4.6), layout="constrained")
+    width = 0.84 / len(rows)
+    colors = plt.get_cmap("viridis")(np.linspace(0.1, 0.9, len(rows)))
+    for i, (name, row) in enumerate(rows.items()):
+        at = np.array([j for j, task in enumerate(tasks) if task in row]) - 0.42 + (i + 0.5) * width
+        values = [row[task] for task in tasks if task in row]
+        error = 100 * _bars(values)
+        heights = [100 * v.value for v in values]
+        axes.bar(at, heights, width, yerr=error, label=name, color=colors[i], error_kw={"linewidth": 0.7})
+    axes.set_xticks(range(len(tasks)), [task.split("/")[-1] for task in tasks], rotation=35, ha="right")
+    axes.set(ylabel="score, %", title=title, ylim=(0, 106))
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:
+    """Mean forward at which each response column was committed, one row per task. orders[task] is `[samples,
+    columns]`."""
+    width = max(order.shape[1] for order in orders.values())
+    mean = np.full((len(orders), width), np.nan)
+    for i, order in enumerate(orders.values()):
+        committed = np.where(order >= 0, order, np.nan)
+        counts = (order >= 0).sum(0)
+        shown = counts > 0
+        mean[i, : order.shape[1]][shown] = np.nansum(committed[:, shown], axis=0) / counts[shown]
+    figure, axes = plt.subplots(figsize=(8.5, 0.34 * len(orders) + 1.6), layout="constrained")
+    image = axes.imshow(mean, aspect="auto", cmap="viridis", interpolation="nearest")
+    figure.colorbar(image, ax=axes, label="mean forward of commit (from 0)")
+    axes.set_yticks(range(len(orders)), [task.split("/")[-1] for task in orders])
+    axes.set(xlabel="response column", title=title)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Writes path.svg and path.png and closes the figure."""
+    paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    for target in paths:
+        figure.savefig(target, dpi=130, metadata={"Date": None} if target.suffix == ".svg" else None)
+    plt.close(figure)
+    return paths
+
+
+def _bars(values: Sequence[Value]) -> np.ndarray:
+    """Distances to the interval's ends, `[2, n]`."""
+    return np.array([[v.value - v.ci_low for v in values], [v.ci_high - v.value for v in values]]).clip(min=0)

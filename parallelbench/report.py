@@ -1,0 +1,246 @@
+"""Reports from disk: a table per run, and Markdown, CSV and plots over many runs."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from parallelbench import plots
+from parallelbench.metrics import ALL, METRICS, Value, aggregate, ratio
+from parallelbench.record import Record, Run
+
+SHOWN = {  # metric: heading and format
+    "score": ("score %", lambda v: f"{100 * v:.1f}"),
+    "score_strict": ("strict %", lambda v: f"{100 * v:.1f}"),
+    "nfe": ("NFE", lambda v: f"{v:.1f}"),
+    "tpf": ("TPF", lambda v: f"{v:.2f}"),
+    "queried": ("queried", lambda v: f"{v:.0f}"),
+    "speedup_nfe": ("speed-up", lambda v: f"{v:.1f}x"),
+    "tokens_per_s": ("tokens/s", lambda v: f"{v:.0f}"),
+    "latency_s": ("latency s", lambda v: f"{v:.3f}"),
+}
+LEGEND = (
+    "score: mean and 95 % interval (Wilson). NFE: forwards per sample. TPF: tokens before EOS per forward. queried: "
+    "columns recomputed per sample. speed-up: gen_length / NFE, the forwards of one token per step without a stop rule."
+)
+
+
+def run_table(run: Run) -> str:
+    """One run as text: a row per task and `all`, with the device and batch size that the seconds belong to."""
+    table = [["task", "n", *(heading for heading, _ in SHOWN.values())]]
+    for task, row in aggregate(run.records).items():
+        table.append([task, str(row["score"].n), *(_cell(name, row[name]) for name in SHOWN)])
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = [
+        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in table
+    ]
+    return "\n".join([*lines, f"{LEGEND}\nmeasured on {run.info['device']}, batch size {run.config['batch_size']}"])
+
+
+def write_report(runs: Sequence[Run], out_dir: Path) -> str:
+    """Writes report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown.
+
+    Raises ValueError for runs without samples, or runs that cannot be compared because their tasks' versions differ.
+    """
+    for run in runs:
+        if not run.records:
+            raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
+    _check_versions(runs)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    names = run_names(runs)
+    metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}
+    _write_csv(out_dir / "summary.csv", {name: {ALL: rows[ALL]} for name, rows in metrics.items()}, runs)
+    _write_csv(out_dir / "tasks.csv", metrics, runs)
+
+    title = f"{runs[0].info['model']}: quality against tokens per forward, 95 % intervals"
+    plots.save(plots.quality_against_tpf(_curves(names, runs, metrics), title), out_dir / "quality_tpf")
+    scores = {name: {task: row["score"] for task, row in rows.items()} for name, rows in metrics.items()}
+    plots.save(plots.task_bars(scores, "score per task, 95 % intervals"), out_dir / "tasks")
+    fastest = max(range(len(runs)), key=lambda i: -metrics[names[i]][ALL]["nfe"].value)
+    slowest = min(range(len(runs)), key=lambda i: -metrics[names[i]][ALL]["nfe"].value)
+    for label, index in {"commit_order": slowest, "commit_order_fastest": fastest}.items():
+        title = f"order of commits, {names[index]}"
+        plots.save(plots.commit_order(_orders(runs[index]), title), out_dir / label)
+
+    text = _markdown(names, runs, metrics)
+    (out_dir / "report.md").write_text(text)
+    return text
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """Short names that tell the runs apart: what was chosen, and every setting in which they differ."""
+    flat = [_flatten(run.config) for run in runs]
+    keys = [
+        key
+        for key in dict.fromkeys(key for settings in flat for key in settings)
+        if key != "out_dir" and len({repr(settings.get(key)) for settings in flat}) > 1
+    ]
+    keys = [key for key in keys if not key.endswith("_target_")]
+    names = []
+    for run, settings in zip(runs, flat, strict=True):
+        parts = [f"{key.split('.')[-1]}={settings[key]}" for key in keys if key in settings and _is_knob(key)]
+        names.append(" ".join([method(run), *parts]))
+    if len(set(names)) < len(names):
+        names = [f"{name} ({run.folder.name})" for name, run in zip(names, runs, strict=True)]
+    return names
+
+
+def method(run: Run) -> str:
+    """The decoder's family: its rule, its transforms and, unless it is the default, its confidence."""
+    decoder = run.config["decoder"]
+    parts = [part["_target_"].split(".")[-1] for part in decoder.get("transforms", [])]
+    parts.append(decoder["rule"]["_target_"].split(".")[-1])
+    confidence = decoder.get("confidence", "prob")
+    return "+".join(parts) + ("" if confidence == "prob" else f" by {confidence}")
+
+
+def _is_knob(key: str) -> bool:
+    return not key.startswith("decoder.transforms") and key != "decoder.confidence"
+
+
+def _cell(metric: str, value: Value) -> str:
+    show = SHOWN[metric][1]
+    if metric in ("score", "score_strict"):
+        return f"{show(value.value)} [{show(value.ci_low)}, {show(value.ci_high)}]"
+    return show(value.value)
+
+
+def _curves(
+    names: Sequence[str], runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Mapping[str, Value]]]
+) -> dict[str, list[tuple[str, Value, Value]]]:
+    """Runs grouped by everything but the rule's knob: one curve per decoder, cache and other settings."""
+    curves: dict[str, list[tuple[str, Value, Value]]] = {}
+    for name, run in zip(names, runs, strict=True):
+        knobs = {key: value for key, value in run.config["decoder"]["rule"].items() if key != "_target_"}
+        parts = name.removeprefix(method(run)).split()
+        others = [part for part in parts if part.split("=")[0] not in knobs]
+        curve = " ".join([method(run), *others])
+        label = ", ".join(f"{key}={value}" for key, value in knobs.items())
+        row = metrics[name][ALL]
+        curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
+    return curves
+
+
+def _orders(run: Run) -> dict[str, np.ndarray]:
+    by_task: dict[str, list[Sequence[int]]] = {}
+    for record in run.records:
+        by_task.setdefault(record.task, []).append(record.committed_at)
+    return {task: np.array(rows) for task, rows in by_task.items()}
+
+
+def _markdown(
+    names: Sequence[str], runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Mapping[str, Value]]]
+) -> str:
+    devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in runs})
+    partial = [name for name, run in zip(names, runs, strict=True) if run.info["status"] != "done"]
+    baseline = _baseline(runs)
+    lines = [
+        f"# {runs[0].info['model']}: {len(runs)} runs",
+        "",
+        "![quality against tokens per forward](quality_tpf.png)",
+        "",
+    ]
+    heads = [heading for heading, _ in SHOWN.values()]
+    lines += [_row(["run", "n", *heads, "NFE speed-up over k=1"]), _row(["---"] + ["---:"] * (len(heads) + 2))]
+    for name, run in zip(names, runs, strict=True):
+        row = metrics[name][ALL]
+        measured = _measured_speedup(run, baseline)
+        cells = [_cell(metric, row[metric]) for metric in SHOWN]
+        lines.append(_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured.value:.2f}x"]))
+    lines += ["", LEGEND, ""]
+    if baseline is not None:
+        lines += [
+            "NFE speed-up over k=1: forwards of the measured one-token-per-step run over this run's, on the same "
+            "samples with the same stop rule, model and cache.",
+            "",
+        ]
+    lines += [f"Seconds were measured on: {'; '.join(devices)}.", ""]
+    if partial:
+        lines += [f"Not finished: {', '.join(partial)}.", ""]
+    tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
+    lines += ["## Score per task, %", "", _row(["run", *(task.split("/")[-1] for task in tasks)])]
+    lines.append(_row(["---"] + ["---:"] * len(tasks)))
+    for name in names:
+        cells = [_cell("score", metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
+        lines.append(_row([name, *cells]))
+    lines += ["", "![score per task](tasks.png)", "", "## Order of commits", ""]
+    lines += [
+        "![order of commits, slowest run](commit_order.png)",
+        "",
+        "![order of commits, fastest run](commit_order_fastest.png)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _baseline(runs: Sequence[Run]) -> Run | None:
+    """The one-token-per-step run by confidence among the runs, if there is one."""
+    for run in runs:
+        decoder = run.config["decoder"]
+        if (
+            decoder["rule"].get("k") == 1
+            and decoder.get("confidence", "prob") == "prob"
+            and not decoder.get("transforms")
+        ):
+            return run
+    return None
+
+
+def _measured_speedup(run: Run, baseline: Run | None) -> Value | None:
+    """NFE of the baseline over NFE of the run, on the samples that both have; None where the settings differ."""
+    if baseline is None:
+        return None
+    fixed = ("model", "cache", "stop", "gen_length", "block_length")
+    if any(run.config[key] != baseline.config[key] for key in fixed):
+        return None
+    slow = {record.id: record.nfe for record in baseline.records}
+    pairs = [(slow[r.id], r.nfe) for r in run.records if r.id in slow]
+    if not pairs:
+        return None
+    numerator, denominator = np.array(pairs, dtype=float).T
+    return ratio(numerator, denominator)
+
+
+def _check_versions(runs: Sequence[Run]) -> None:
+    versions: dict[str, Record] = {}
+    for run in runs:
+        for record in run.records:
+            other = versions.setdefault(record.task, record)
+            if other.task_version != record.task_version:
+                raise ValueError(
+                    f"{run.folder} has version {record.task_version} of {record.task}, another run has version "
+                    f"{other.task_version}; report them apart or run one again"
+                )
+
+
+def _write_csv(path: Path, metrics: Mapping[str, Mapping[str, Mapping[str, Value]]], runs: Sequence[Run]) -> None:
+    with open(path, "w", newline="") as file:
+        fields = ["run", "task", "metric", "value", "ci_low", "ci_high", "n", "device", "batch_size", "config_hash"]
+        writer = csv.DictWriter(file, fields)
+        writer.writeheader()
+        for (name, rows), run in zip(metrics.items(), runs, strict=True):
+            about = {"device": run.info["device"], "batch_size": run.config["batch_size"]}
+            about["config_hash"] = run.info["config_hash"]
+            for task, row in rows.items():
+                for metric in METRICS:
+                    writer.writerow({"run": name, "task": task, "metric": metric, **asdict(row[metric]), **about})
+
+
+def _flatten(config: object, prefix: str = "") -> dict[str, object]:
+    if isinstance(config, Mapping):
+        items = config.items()
+    elif isinstance(config, list) and any(isinstance(item, Mapping) for item in config):
+        items = enumerate(config)
+    else:
+        return {prefix.rstrip("."): config}
+    flat: dict[str, object] = {}
+    for key, value in items:
+        flat |= _flatten(value, f"{prefix}{key}.")
+    return flat
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,92 @@
+"""Decode overhead: wall time of whole decodes over the time of their bare forward passes on the same inputs.
+
+    python scripts/bench_speed.py [batch_size=16] [repeats=5]
+
+Every call of the backbone during a decode (inputs, mask, positions, K/V) is recorded and then replayed alone with the LM
+head. Decodes and replays alternate; the table gives the median ratio. Absolute seconds depend on the machine.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import dllm
+from decoders import NO_CACHE, Credit, Decoder, FixedK, StrictEos, Threshold
+from dllm.cache import WindowCache
+from dllm.kv import ColumnCache
+from parallelbench.generate import DiffusionGenerator, device_name
+from parallelbench.tasks import builtin_tasks
+
+DECODERS = {
+    "fixed k=1": Decoder(FixedK(1)),
+    "fixed k=4": Decoder(FixedK(4)),
+    "threshold 0.9": Decoder(Threshold(0.9)),
+    "credit 0.9": Decoder(Threshold(0.9), transforms=(Credit(),)),
+}
+CACHES = {"none": NO_CACHE, "dual": WindowCache(0, 0)}
+
+
+class Recorder:
+    """Keeps the arguments of each backbone and LM head call, and where each forward's K/V goes."""
+
+    def __init__(self, backbone: Any) -> None:
+        self.calls: list[tuple[nn.Module, tuple, dict, tuple]] = []
+        for module in (backbone.get_decoder(), backbone.get_output_embeddings()):
+            module.register_forward_pre_hook(self._keep, with_kwargs=True)
+        self.on = False
+
+    def _keep(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if self.on:
+            kv = kwargs.get("past_key_values")
+            target = (kv.rows, kv.columns) if isinstance(kv, ColumnCache) else ()
+            self.calls.append((module, args, kwargs, target))
+
+    def replay(self) -> None:
+        for module, args, kwargs, target in self.calls:
+            if target:
+                kwargs["past_key_values"].at(*target)
+            module(*args, **kwargs)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+@torch.inference_mode()
+def main() -> None:
+    options = {"batch_size": 16, "repeats": 5} | {k: int(v) for k, v in (a.split("=") for a in sys.argv[1:])}
+    model = dllm.load("tiny", device="auto")
+    batches = [[s.messages for s in task.samples(options["batch_size"], 0)] for task in builtin_tasks().values()]
+    print(f"{device_name(model)}, batch size {options['batch_size']}, {len(batches)} batches, one per task")
+    print(f"{'decoder':14} {'cache':6} {'decode s':>9} {'forwards s':>11} {'ratio':>6}")
+    recorder = Recorder(model.backbone)
+    for decoder_name, decoder in DECODERS.items():
+        for cache_name, cache in CACHES.items():
+            generator = DiffusionGenerator(model, decoder, cache, StrictEos(), 32, 32)
+
+            def decode(generator: DiffusionGenerator = generator) -> None:
+                for batch in batches:
+                    generator(batch)
+
+            recorder.calls, recorder.on = [], True
+            decode()
+            recorder.on = False
+            pairs = [(seconds(decode), seconds(recorder.replay)) for _ in range(options["repeats"])]
+            whole, bare = (statistics.median(times) for times in zip(*pairs, strict=True))
+            ratio = statistics.median(a / b for a, b in pairs)
+            print(f"{decoder_name:14} {cache_name:6} {whole:9.3f} {bare:11.3f} {ratio:6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Parts of a decoder on hand-made views: rules, confidences, credit, noise."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoders import Credit, Decoder, FixedK, Threshold
+from decoders.compose import reset, surest
+from decoders.noise import Noise, row_seeds
+from decoders.propose import CONFIDENCES, propose
+from decoders.types import Shape, View
+
+
+def make_view(logits: Tensor, masked: Tensor | None = None, step: int = 1, seed: int = 0) -> View:
+    batch, width, _ = logits.shape
+    masked = torch.ones(batch, width, dtype=torch.bool) if masked is None else masked
+    steps = torch.full((batch,), step)
+    noise = Noise(row_seeds(torch.arange(batch) + seed, steps))
+    return View(torch.zeros(batch, width, dtype=torch.long), masked, torch.ones_like(masked), logits, steps, noise)
+
+
+def random_view(seed: int, shape: tuple[int, int, int] = (3, 6, 10), scale: float = 3.0, step: int = 1) -> View:
+    rng = torch.Generator().manual_seed(seed)
+    logits = torch.randn(shape, generator=rng) * scale
+    masked = torch.rand(shape[:2], generator=rng) < 0.7
+    return make_view(logits, masked, step, seed)
+
+
+def shape_of(view: View) -> Shape:
+    return Shape(*view.logits.shape, view.logits.device)
+
+
+def test_fixed_k_takes_the_k_surest_and_ties_go_left() -> None:
+    logits = torch.zeros(1, 5, 3)
+    logits[0, :, 0] = torch.tensor([1.0, 3.0, 2.0, 3.0, 1.0])
+    view = make_view(logits)
+    for k, expected in ((1, [1]), (2, [1, 3]), (3, [1, 2, 3]), (4, [0, 1, 2, 3]), (9, [0, 1, 2, 3, 4])):
+        write = Decoder(FixedK(k)).step(view, [{}]).write
+        assert write[0].nonzero()[:, 0].tolist() == expected
+    assert Decoder(FixedK("all")).step(view, [{}]).write.all()
+
+
+def test_threshold_above_one_commits_one_per_step() -> None:
+    for seed in range(20):
+        view = random_view(seed)
+        one = Decoder(FixedK(1)).step(view, [{}])
+        never = Decoder(Threshold(1.5)).step(view, [{}])
+        assert one.write.equal(never.write)
+        assert (never.write.sum(1) == view.masked.any(1)).all()
+
+
+def test_threshold_commits_exactly_what_reaches_it() -> None:
+    view = random_view(1, scale=4.0)
+    p = view.logits.softmax(-1).amax(-1)
+    write = Decoder(Threshold(0.6)).step(view, [{}]).write
+    expected = (p >= 0.6) & view.masked
+    expected |= surest(p, view.masked & ~expected.any(1, keepdim=True))
+    assert write.equal(expected) and expected.any()
+
+
+def test_confidences_have_their_definitions() -> None:
+    view = random_view(2)
+    p = view.logits.softmax(-1)
+    top = p.topk(2, dim=-1).values
+    expected = {"prob": top[..., 0], "margin": top[..., 0] - top[..., 1], "entropy": (p * p.log()).sum(-1)}
+    for name, value in expected.items():
+        torch.testing.assert_close(propose(view, view.logits, 0.0, name).confidence, value)
+    left = propose(view, view.logits, 0.0, "left_to_right").confidence
+    assert (left.diff(dim=1) < 0).all()
+
+
+def test_impossible_tokens_never_win_nor_break_confidences() -> None:
+    view = random_view(3)
+    view.logits[..., 4] = float("-inf")
+    for name in CONFIDENCES:
+        for temperature in (0.0, 1.0):
+            candidates = propose(view, view.logits, temperature, name)
+            assert not (candidates.tokens == 4).any() and not candidates.confidence.isnan().any()
+
+
+def test_temperature_samples_the_tempered_distribution() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(1, 4000, 4)
+    tokens = propose(make_view(logits), logits, 0.5, "prob").tokens
+    observed = torch.bincount(tokens[0], minlength=4) / 4000
+    torch.testing.assert_close(observed, (logits[0, 0] / 0.5).softmax(-1), atol=0.03, rtol=0)
+
+
+def test_noise_is_uniform_and_independent_of_the_batch() -> None:
+    noise = Noise(row_seeds(torch.arange(8), torch.zeros(8, dtype=torch.long)))
+    draws = noise.uniform(500, 20)
+    assert draws.min() > 0 and draws.max() < 1
+    assert abs(float(draws.mean()) - 0.5) < 0.005 and abs(float(draws.var()) - 1 / 12) < 0.002
+    correlation = torch.corrcoef(draws.flatten(1))
+    assert (correlation - torch.eye(8)).abs().max() < 0.05
+    alone = Noise(row_seeds(torch.tensor([3]), torch.tensor([0]))).uniform(500, 20)
+    assert alone[0].equal(draws[3])
+    assert not noise.uniform(7, stream=1).equal(noise.uniform(7, stream=2))
+
+
+ORACLE = [  # logits, top-1, credit, fused probabilities for alpha .65, beta .7, gamma .2 (Eqs. 6 and 7)
+    ([1.0, 0.5, 0.0], 0, [0.87280, 0, 0], [0.60677, 0.24477, 0.14846]),
+    ([1.2, 1.3, 0.0], 1, [0.61096, 0.85588, 0], [0.41108, 0.49810, 0.09082]),
+    ([2.0, 0.5, 0.0], 0, [1.36824, 0.59912, 0], [0.79991, 0.13828, 0.06181]),
+]
+
+
+@pytest.mark.parametrize("slots", [None, 2, 8])
+def test_credit_follows_the_equations(slots: int | None) -> None:
+    part = Credit(slots=slots)
+    memory = part.init(Shape(1, 1, 3, torch.device("cpu")))
+    for logits, _, _, fused in ORACLE:
+        out = part(make_view(torch.tensor([[logits]])), memory)
+        torch.testing.assert_close(out.softmax(-1)[0, 0], torch.tensor(fused), atol=2e-5, rtol=0)
+    if slots is None:
+        torch.testing.assert_close(memory["credit"][0, 0], torch.tensor(ORACLE[-1][2]), atol=2e-5, rtol=0)
+
+
+def test_a_full_table_drops_the_least_credited_token() -> None:
+    part = Credit(slots=1)
+    memory = part.init(Shape(1, 1, 3, torch.device("cpu")))
+    for logits, favourite, *_ in ORACLE:
+        part(make_view(torch.tensor([[logits]])), memory)
+        assert memory["token"].item() == favourite
+
+
+def test_sparse_credit_equals_dense() -> None:
+    for seed in range(20):
+        dense, sparse = Credit(slots=None), Credit(slots=8)
+        shape = Shape(3, 6, 10, torch.device("cpu"))
+        memories = dense.init(shape), sparse.init(shape)
+        for step in range(8):  # at most 8 favourites, so nothing is dropped
+            view = random_view(100 * seed + step, step=step)
+            torch.testing.assert_close(dense(view, memories[0]), sparse(view, memories[1]), atol=1e-6, rtol=1e-6)
+
+
+def test_credit_without_weight_is_the_plain_threshold() -> None:
+    for slots in (None, 4):
+        credit = Decoder(Threshold(0.5), transforms=(Credit(alpha=0.0, slots=slots),))
+        plain = Decoder(Threshold(0.5))
+        memory = credit.init(shape_of(random_view(0)))
+        for seed in range(10):
+            view = random_view(seed)
+            ours, theirs = credit.step(view, memory), plain.step(view, [{}])
+            assert ours.write.equal(theirs.write) and ours.tokens[ours.write].equal(theirs.tokens[theirs.write])
+
+
+def test_stationary_credit_lowers_the_threshold_as_derived() -> None:
+    # constant top probability p: credit tends to p^gamma / (1 - beta), and tau = .9 is passed from p = .781 on
+    part = Credit()
+    for p, passes in ((0.775, False), (0.787, True)):
+        logits = torch.tensor([[[p, 1 - p]]]).log()
+        memory = part.init(Shape(1, 1, 2, torch.device("cpu")))
+        for _ in range(60):
+            fused = part(make_view(logits), memory).softmax(-1)
+        assert math.isclose(float(memory["credit"].max()), p**0.2 / 0.3, rel_tol=1e-4)
+        assert bool(fused.max() >= 0.9) == passes
+
+
+def test_committed_positions_gain_no_credit() -> None:
+    view = random_view(5)
+    for slots in (None, 4):
+        part = Credit(slots=slots)
+        memory = part.init(shape_of(view))
+        part(view, memory)
+        assert (memory["credit"].sum(-1) > 0).equal(view.masked)
+
+
+def test_memory_starts_anew_in_each_block_and_row() -> None:
+    credit = Decoder(Threshold(0.9), transforms=(Credit(slots=None),))
+    view = random_view(7)
+    memory = credit.init(shape_of(view))
+    credit.step(view, memory)
+    old = memory[0]["credit"].clone()
+    reset(memory, torch.tensor([True, False, True]))
+    assert memory[0]["credit"][[0, 2]].sum() == 0 and memory[0]["credit"][1].equal(old[1])
+    fresh, again = credit.init(shape_of(view)), memory
+    first = random_view(8, step=0)
+    credit.step(first, fresh)
+    credit.step(first, again)
+    assert fresh[0]["credit"].equal(again[0]["credit"])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: FixedK(0), "k=0"),
+        (lambda: Threshold(0.0), "tau=0"),
+        (lambda: Credit(beta=1.0), "beta=1.0"),
+        (lambda: Credit(alpha=-1.0), "alpha=-1.0"),
+        (lambda: Credit(slots=0), "slots=0"),
+        (lambda: Decoder(FixedK(), temperature=-1.0), "temperature=-1.0"),
+        (lambda: Credit(gamma=-0.1), "gamma=-0.1"),
+    ],
+)
+def test_impossible_knobs_are_refused(build, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()

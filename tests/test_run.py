@@ -1,0 +1,220 @@
+"""Runs end to end on the shipped model: files, resume, refusals, sweeps, plug-ins, reports. In one process where
+possible."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from parallelbench.__main__ import main
+from parallelbench.record import read_run
+
+SMALL = ["limit=3", "batch_size=2", "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"]
+METRICS = {"score", "score_strict", "nfe", "tpf", "queried", "tokens_per_s", "latency_s"}
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command line."""
+    monkeypatch.setattr(sys, "argv", ["parallelbench", *arguments])
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: call(monkeypatch, capsys, *arguments)
+
+
+def samples(folder: Path) -> list[dict]:
+    """Records without their timing."""
+    lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "latency_s"} for line in lines]
+
+
+def test_a_run_writes_config_info_and_samples(cli, tmp_path: Path) -> None:
+    code, out, _ = cli("run", "decoder=credit", *SMALL, "out_dir=here")
+    assert code == 0 and out.strip().splitlines()[-1] == "here"
+    info = json.loads((tmp_path / "here" / "run.json").read_text())
+    assert info["status"] == "done"
+    assert set(info["metrics"]) == {"waiting_line/copy", "waiting_line/shuffle", "all"}
+    for row in info["metrics"].values():
+        assert set(row) >= METRICS
+        assert all(set(value) == {"value", "ci_low", "ci_high", "n"} for value in row.values())
+        assert 0 <= row["score"]["value"] <= 1
+    assert len(samples(tmp_path / "here")) == 6
+    assert "decoders.Credit" in (tmp_path / "here" / "config.yaml").read_text()
+
+
+def test_the_same_command_finds_a_finished_run(cli, tmp_path: Path) -> None:
+    _, first, _ = cli("run", *SMALL)
+    folder = tmp_path / first.strip().splitlines()[-1]
+    before = (folder / "samples.jsonl").read_bytes(), (folder / "run.json").read_bytes()
+    code, again, _ = cli("run", *SMALL)
+    assert code == 0 and again.strip().splitlines()[-1] == first.strip().splitlines()[-1]
+    assert before == ((folder / "samples.jsonl").read_bytes(), (folder / "run.json").read_bytes())
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3, 5])
+@pytest.mark.parametrize("torn", [False, True])
+def test_an_unfinished_run_is_resumed_to_the_same_samples(cli, tmp_path: Path, keep: int, torn: bool) -> None:
+    cli("run", *SMALL, "out_dir=whole")
+    cli("run", *SMALL, "out_dir=cut")
+    folder = tmp_path / "cut"
+    lines = (folder / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    rest = lines[keep][:-20] if torn else b""
+    (folder / "samples.jsonl").write_bytes(b"".join(lines[:keep]) + rest)
+    info = json.loads((folder / "run.json").read_text()) | {"status": "partial"}
+    (folder / "run.json").write_text(json.dumps(info))
+    code, _, _ = cli("run", *SMALL, "out_dir=cut")
+    assert code == 0 and read_run(folder).info["status"] == "done"
+    assert sorted(samples(folder), key=lambda r: r["id"]) == sorted(samples(tmp_path / "whole"), key=lambda r: r["id"])
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_to_the_same_samples(cli, tmp_path: Path) -> None:
+    arguments = ["limit=20", "batch_size=4", "decoder=fixed"]
+    cli("run", *arguments, "out_dir=whole")
+    for delay in (0.0, 0.5, 1.5):
+        folder = tmp_path / f"killed{delay}"
+        command = [sys.executable, "-m", "parallelbench", "run", *arguments, f"out_dir={folder}"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not (folder / "samples.jsonl").exists():
+            time.sleep(0.02)
+        time.sleep(delay)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert len(samples(folder)) < 240
+        assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+        assert sorted(samples(folder), key=lambda r: r["id"]) == sorted(
+            samples(tmp_path / "whole"), key=lambda r: r["id"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decoder=sledgehammer"], "Could not find 'decoder/sledgehammer' Available options"),
+        (["decoder=credit", "decoder.rule.tau=-1.0"], "tau=-1.0; a confidence threshold is positive"),
+        (["decoder=fixed", "decoder.rule.k=0"], "k=0 tokens per step"),
+        (["suite.tasks=[waiting_line/nap]"], "unknown task 'waiting_line/nap'"),
+        (["gen_length=40"], "gen_length=40 is not a multiple of block_length=32; use gen_length=32"),
+        (["gen_length=many"], "gen_length=many is not a whole number"),
+        (["cache=block"], "needs a block-causal model"),
+        (["model=local", "model.name_or_path=/nowhere"], "cannot load model '/nowhere'"),
+        (["limit=0"], "limit=0"),
+        (["batch_size=0"], "batch_size=0"),
+        (["seed=2147483648"], "seed 2147483648 is outside"),
+        (["decoder.rule.taau=1"], "Could not override 'decoder.rule.taau'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(cli, tmp_path: Path, arguments: list[str], message: str) -> None:
+    code, out, err = cli("run", *SMALL[1:2], *arguments, "out_dir=never")
+    assert code == 2 and out == ""
+    assert len(err.strip().splitlines()) == 1 and err.startswith("error: ") and message in err
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_directory_of_another_run_is_refused_and_kept(cli, tmp_path: Path) -> None:
+    cli("run", *SMALL, "out_dir=mine")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    code, _, err = cli("run", *SMALL, "seed=1", "out_dir=mine")
+    assert code == 2 and "mine holds a run with seed=0, not 1" in err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    code, _, err = cli("run", *SMALL, "out_dir=other")
+    assert code == 2 and "is not empty" in err
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.tex"]
+
+
+def test_damaged_records_are_named_and_kept(cli, tmp_path: Path) -> None:
+    cli("run", *SMALL, "out_dir=run")
+    path = tmp_path / "run" / "samples.jsonl"
+    whole = path.read_bytes()
+    for damage, message in (
+        (whole[:-30], "line 6 of run/samples.jsonl is cut off"),
+        (whole.replace(b'"id"', b'"di"', 1), "line 1 of run/samples.jsonl is not a record"),
+    ):
+        path.write_bytes(damage)
+        for command in (["run", *SMALL, "out_dir=run"], ["report", "run"], ["score", "run"]):
+            code, _, err = cli(*command)
+            assert code == 2 and message in err and len(err.strip().splitlines()) == 1
+            assert path.read_bytes() == damage
+
+
+def test_scores_are_recomputed_from_disk(cli, tmp_path: Path) -> None:
+    cli("run", *SMALL, "decoder.rule.tau=0.5", "out_dir=run")
+    path = tmp_path / "run" / "samples.jsonl"
+    before = samples(tmp_path / "run")
+    path.write_text(path.read_text().replace('"score": 1.0', '"score": 0.25').replace('"score": 0.0', '"score": 0.25'))
+    code, _, _ = cli("score", "run")
+    assert code == 0 and samples(tmp_path / "run") == before
+
+
+def test_sweep_and_report(cli, tmp_path: Path) -> None:
+    code, _, _ = cli("run", "-m", *SMALL, "decoder=fixed,credit", "cache=none,dual")
+    assert code == 0
+    code, out, _ = cli("report", "results/runs", "out_dir=page")
+    assert code == 0 and out.strip().splitlines()[-1] == "page"
+    names = {path.name for path in (tmp_path / "page").iterdir()}
+    plots = {
+        f"{n}.{ext}" for n in ("quality_tpf", "tasks", "commit_order", "commit_order_fastest") for ext in ("svg", "png")
+    }
+    assert names == plots | {"report.md", "summary.csv", "tasks.csv"}
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert text.count("| FixedK") == 4 and text.count("| Credit+Threshold") == 4
+    assert len((tmp_path / "page" / "summary.csv").read_text().splitlines()) == 1 + 4 * 8
+
+
+def test_a_refused_job_does_not_stop_a_sweep(cli, tmp_path: Path) -> None:
+    code, _, err = cli("run", "-m", *SMALL, "decoder.rule.tau=0,0.9")
+    assert code == 2 and err.count("error:") == 1
+    assert len(list((tmp_path / "results" / "runs").glob("*/run.json"))) == 1
+
+
+def test_a_decoder_from_outside(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine" / "decoder").mkdir(parents=True)
+    (tmp_path / "my_rules.py").write_text(OUTSIDE_RULE)
+    (tmp_path / "mine" / "decoder" / "gap.yaml").write_text(
+        "_target_: decoders.Decoder\nconfidence: margin\nrule: {_target_: my_rules.Gap, gap: 0.5}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, err = cli("run", *SMALL, "--config-dir", "mine", "decoder=gap", "out_dir=out")
+    assert code == 0, err
+    assert len(samples(tmp_path / "out")) == 6
+
+
+OUTSIDE_RULE = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Gap:
+    gap: float
+
+    def init(self, shape):
+        return {}
+
+    def __call__(self, view, candidates, memory):
+        return candidates.confidence >= self.gap
+"""
+
+
+def test_choices_are_listed(cli) -> None:
+    code, out, _ = cli("list")
+    assert code == 0
+    for choice in ("decoder=credit", "cache=dual", "stop=strict_eos", "model=tiny", "suite=default", "limit=50"):
+        assert choice in out
+    assert cli("frobnicate")[0] == 2
+    assert cli("report", "nowhere")[0] == 2
+    assert cli()[1].startswith("python -m parallelbench COMMAND")

@@ -1,0 +1,82 @@
+"""Training: the forward process has its distribution, and a killed run resumes to the same weights."""
+
+import pytest
+import torch
+from conftest import make_model
+
+from dllm.training.fit import FitConfig, fit
+from dllm.training.masking import content_columns, mask_response
+from dllm.training.objectives import Batch, MaskedDiffusion
+
+
+def test_number_of_masks_is_uniform_and_weights_are_its_inverse() -> None:
+    eligible = torch.zeros(4000, 12, dtype=torch.bool)
+    eligible[:, 3:11] = True
+    masked, weight = mask_response(eligible, torch.Generator().manual_seed(0))
+    k = masked.sum(1)
+    assert not (masked & ~eligible).any() and k.min() == 1 and k.max() == 8
+    assert torch.bincount(k)[1:].float().std() < 2  # stratified: 500 each
+    torch.testing.assert_close(weight.sum(1), torch.ones(4000))
+    per_column = masked.float().mean(0)[3:11]
+    assert (per_column - 4.5 / 8).abs().max() < 0.03
+
+
+def test_content_columns_leave_out_the_scaffold() -> None:
+    tokens = torch.tensor([[1, 2, 9, 3, 9], [9, 9, 9, 9, 9]])
+    response = torch.tensor([[False, True, True, True, True]] * 2)
+    content = content_columns(response, tokens, torch.tensor([9]))
+    assert content.tolist() == [[False, True, False, True, False], [False, True, True, True, True]]
+
+
+def test_loss_is_the_weighted_cross_entropy_of_masked_tokens() -> None:
+    model = make_model("full")
+    canvas = torch.randint(0, 40, (6, 14), generator=torch.Generator().manual_seed(1))
+    batch = Batch(canvas, torch.full((6,), 4), torch.full((6,), 14))
+    rng = torch.Generator().manual_seed(2)
+    loss = MaskedDiffusion(content_fraction=0.0)(model, batch, rng)
+    response = torch.zeros_like(canvas, dtype=torch.bool)
+    response[:, 4:] = True
+    masked, _ = mask_response(response, torch.Generator().manual_seed(2))
+    expected = 0.0
+    for row in range(6):
+        noisy = canvas[row].masked_fill(masked[row], 47)[None]
+        log_p = model.full_logits(noisy, batch.prompt_len[:1]).log_softmax(-1)[0].detach()
+        columns = masked[row].nonzero()[:, 0]
+        expected += -sum(float(log_p[c, canvas[row, c]]) for c in columns) / len(columns) / 6
+    assert abs(float(loss.detach()) - expected) < 1e-4
+
+
+def test_resumed_training_equals_uninterrupted(tmp_path) -> None:
+    canvas = torch.randint(0, 40, (8, 12), generator=torch.Generator().manual_seed(1))
+    batch = Batch(canvas, torch.full((8,), 4), torch.full((8,), 12))
+
+    def train(folder, stop_at: int | None) -> dict[str, torch.Tensor]:
+        model = make_model("mixed")
+        objective = MaskedDiffusion()
+
+        def loss(step: int, rng: torch.Generator) -> torch.Tensor:
+            if step == stop_at:
+                raise KeyboardInterrupt
+            return objective(model, batch, rng)
+
+        fit(model, loss, FitConfig(steps=12, warmup=2, save_every=4), folder)
+        return model.state_dict()
+
+    whole = train(tmp_path / "whole", None)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "killed", 7)
+    resumed = train(tmp_path / "killed", None)
+    for name, value in whole.items():
+        assert value.equal(resumed[name]), name
+    assert not value.equal(make_model("mixed").state_dict()[name])
+    assert [p.name for p in (tmp_path / "killed").glob("*.safetensors")] == ["state-12.safetensors"]
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path) -> None:
+    def loss(step: int, rng: torch.Generator) -> torch.Tensor:
+        return sum(p.square().sum() for p in model.parameters())
+
+    model = make_model("full")
+    fit(model, loss, FitConfig(steps=2), tmp_path)
+    with pytest.raises(ValueError, match="other settings"):
+        fit(model, loss, FitConfig(steps=3), tmp_path)
