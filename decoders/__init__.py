@@ -1,5 +1,6 @@
 """Parallel decoders for diffusion language models: one denoising loop and everything that decides what to commit."""
 
+from decoders.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
 from decoders.compose import Decoder
 from decoders.credit import Credit
 from decoders.generate import NO_CACHE, Generation, generate
@@ -13,7 +14,11 @@ __all__ = [
     "Credit",
     "DecodedRow",
     "Decoder",
+    "EntropyBound",
+    "EntropyThreshold",
+    "Factor",
     "FixedK",
+    "Frechet",
     "Generation",
     "Never",
     "StopRule",

@@ -29,6 +29,9 @@ score stored completions again, without a model list                           d
 and suites to choose from"""
 
 
+GROUPS = ("model", "decoder", "cache", "stop", "suite")
+
+
 class UsageError(Exception):
     """Something the user can mend; its text is one sentence."""
 
@@ -109,7 +112,7 @@ def score(arguments: Sequence[str]) -> None:
 def show_choices(arguments: Sequence[str]) -> None:
     """Every config group's options, by the comment on the first line of their files."""
     conf = files("conf")
-    for group in ("decoder", "cache", "stop", "model", "suite"):
+    for group in GROUPS:
         for option in sorted((conf / group).iterdir(), key=lambda file: file.name):
             about = option.read_text().splitlines()[0].removeprefix("#").strip()
             print(f"{group}={option.name.removesuffix('.yaml'):14} {about}")
@@ -140,8 +143,20 @@ def _prepare(config: DictConfig) -> Job:
     settings = {**_resolved(config), "out_dir": str(_folder(config))}
     tasks = instantiate(config.suite, _convert_="all").build()
     return prepare(
-        generator, tasks, limit=config.limit, seed=config.seed, batch_size=config.batch_size, config=settings
+        generator,
+        tasks,
+        limit=config.limit,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        config=settings,
+        choices=_choices(),
     )
+
+
+def _choices() -> dict[str, str]:
+    """The chosen option of each config group."""
+    chosen = HydraConfig.get().runtime.choices
+    return {group: chosen[group] for group in GROUPS}
 
 
 def _folder(config: DictConfig) -> Path:
@@ -149,8 +164,7 @@ def _folder(config: DictConfig) -> Path:
     hydra_config = HydraConfig.get()
     if config.out_dir is not None and hydra_config.mode != RunMode.MULTIRUN:
         return Path(config.out_dir)
-    choices = hydra_config.runtime.choices
-    names = [choices[group].replace("/", "_") for group in ("model", "decoder", "cache")]
+    names = [choice.replace("/", "_") for group, choice in _choices().items() if group in ("model", "decoder", "cache")]
     return Path(config.out_dir or "results/runs") / "-".join([*names, config_hash(_resolved(config))])
 
 

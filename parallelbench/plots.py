@@ -8,6 +8,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
@@ -16,9 +17,40 @@ from parallelbench.metrics import Value
 MARKERS = "osD^vPX*<>hd"
 
 
-def quality_against_tpf(curves: Mapping[str, Sequence[tuple[str, Value, Value]]], title: str) -> Figure:
-    """One curve per method: points (label, tpf, score) with both 95 % intervals, joined in order of tpf."""
+Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to points (label, tpf, score)
+
+
+def quality_against_tpf(curves: Curves, title: str) -> Figure:
+    """Points joined in order of tpf, with both 95 % intervals; each point says its knob."""
     figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
+    _draw_curves(axes, curves, annotate=True)
+    axes.set(xlabel="tokens per forward (before EOS)", ylabel="score, %", title=title)
+    axes.legend(fontsize=8, loc="lower left")
+    return figure
+
+
+def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
+    """The same, one small panel per task with shared axes."""
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (3.1 * columns, 2.3 * rows + 0.8)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
+    )
+    for axes, (task, curves) in zip(grid.flat, panels.items(), strict=False):
+        _draw_curves(axes, curves, annotate=False)
+        axes.set_title(task.split("/")[-1], fontsize=9)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    figure.suptitle(title, fontsize=11)
+    figure.supxlabel("tokens per forward (before EOS)", fontsize=9)
+    figure.supylabel("score, %", fontsize=9)
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=8)
+    return figure
+
+
+def _draw_curves(axes: Axes, curves: Curves, annotate: bool) -> None:
     for i, (name, points) in enumerate(curves.items()):
         points = sorted(points, key=lambda p: p[1].value)
         x, y = np.array([p[1].value for p in points]), 100 * np.array([p[2].value for p in points])
@@ -29,19 +61,19 @@ def quality_against_tpf(curves: Mapping[str, Sequence[tuple[str, Value, Value]]]
             yerr=100 * _bars([p[2] for p in points]),
             label=name,
             marker=MARKERS[i % len(MARKERS)],
-            markersize=6,
+            markersize=6 if annotate else 4,
             linewidth=1.3,
-            capsize=2,
+            capsize=2 if annotate else 0,
         )
-        if len(points) > 1:
+        if annotate and len(points) > 1:
+            # one curve labels above its points, the next below, so that neighbours stay readable
+            offset = (5, 6) if i % 2 == 0 else (-5, -11)
             for (label, *_), px, py in zip(points, x, y, strict=True):
-                axes.annotate(label, (px, py), textcoords="offset points", xytext=(5, 6), fontsize=7, color=f"C{i}")
-    axes.set(xlabel="tokens per forward (before EOS)", ylabel="score, %", title=title, ylim=(-3, 106))
+                axes.annotate(label, (px, py), textcoords="offset points", xytext=offset, fontsize=7, color=f"C{i}")
+    axes.set_ylim(-3, 106)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="lower left")
-    return figure
 
 
 def task_bars(rows: Mapping[str, Mapping[str, Value]], title: str) -> Figure:

@@ -11,6 +11,9 @@ from parallelbench import plots
 from parallelbench.metrics import ALL, METRICS, Value, aggregate, ratio
 from parallelbench.record import Record, Run
 
+Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
+MAX_BARS = 8
+
 SHOWN = {  # metric: heading and format
     "score": ("score %", lambda v: f"{100 * v:.1f}"),
     "score_strict": ("strict %", lambda v: f"{100 * v:.1f}"),
@@ -55,15 +58,22 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     _write_csv(out_dir / "summary.csv", {name: {ALL: rows[ALL]} for name, rows in metrics.items()}, runs)
     _write_csv(out_dir / "tasks.csv", metrics, runs)
 
-    title = f"{runs[0].info['model']}: quality against tokens per forward, 95 % intervals"
+    model = runs[0].info["model"]
+    title = f"{model}: quality against tokens per forward, 95 % intervals"
     plots.save(plots.quality_against_tpf(_curves(names, runs, metrics), title), out_dir / "quality_tpf")
-    scores = {name: {task: row["score"] for task, row in rows.items()} for name, rows in metrics.items()}
-    plots.save(plots.task_bars(scores, "score per task, 95 % intervals"), out_dir / "tasks")
-    fastest = max(range(len(runs)), key=lambda i: -metrics[names[i]][ALL]["nfe"].value)
-    slowest = min(range(len(runs)), key=lambda i: -metrics[names[i]][ALL]["nfe"].value)
-    for label, index in {"commit_order": slowest, "commit_order_fastest": fastest}.items():
-        title = f"order of commits, {names[index]}"
-        plots.save(plots.commit_order(_orders(runs[index]), title), out_dir / label)
+    tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
+    panels = {task: _curves(names, runs, metrics, task) for task in tasks}
+    plots.save(
+        plots.quality_per_task(panels, f"{model}: quality against tokens per forward by task"), out_dir / "tasks_tpf"
+    )
+    bars = {
+        name: {t: row["score"] for t, row in metrics[name].items()} for name in _shown_as_bars(names, runs, metrics)
+    }
+    plots.save(plots.task_bars(bars, "score per task, 95 % intervals"), out_dir / "tasks")
+    by_name = dict(zip(names, runs, strict=True))
+    slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
+    for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(names, metrics)}.items():
+        plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
 
     text = _markdown(names, runs, metrics)
     (out_dir / "report.md").write_text(text)
@@ -71,34 +81,37 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """Short names that tell the runs apart: what was chosen, and every setting in which they differ."""
+    """Short names that tell runs apart: the decoder's name, its rule's knobs, and every other choice in which they
+    differ."""
     flat = [_flatten(run.config) for run in runs]
-    keys = [
-        key
-        for key in dict.fromkeys(key for settings in flat for key in settings)
-        if key != "out_dir" and len({repr(settings.get(key)) for settings in flat}) > 1
-    ]
-    keys = [key for key in keys if not key.endswith("_target_")]
     names = []
     for run, settings in zip(runs, flat, strict=True):
-        parts = [f"{key.split('.')[-1]}={settings[key]}" for key in keys if key in settings and _is_knob(key)]
-        names.append(" ".join([method(run), *parts]))
+        parts = [method(run), *(f"{key}={value}" for key, value in knobs(run).items())]
+        groups = [group for group in run.info["choices"] if group != "decoder"]
+        for group in groups:
+            if len({other.info["choices"].get(group) for other in runs}) > 1:
+                parts.append(f"{group}={run.info['choices'][group]}")
+        for key, value in settings.items():
+            group = key.split(".")[0]
+            choice = run.info["choices"].get(group)
+            peers = [s for other, s in zip(runs, flat, strict=True) if other.info["choices"].get(group) == choice]
+            hidden = key in ("out_dir", "suite.tasks") or key.startswith("decoder.rule.") or key.endswith("_target_")
+            if not hidden and len({repr(peer.get(key)) for peer in peers}) > 1:
+                parts.append(f"{key.split('.')[-1]}={value}")
+        names.append(" ".join(parts))
     if len(set(names)) < len(names):
         names = [f"{name} ({run.folder.name})" for name, run in zip(names, runs, strict=True)]
     return names
 
 
 def method(run: Run) -> str:
-    """The decoder's family: its rule, its transforms and, unless it is the default, its confidence."""
-    decoder = run.config["decoder"]
-    parts = [part["_target_"].split(".")[-1] for part in decoder.get("transforms", [])]
-    parts.append(decoder["rule"]["_target_"].split(".")[-1])
-    confidence = decoder.get("confidence", "prob")
-    return "+".join(parts) + ("" if confidence == "prob" else f" by {confidence}")
+    """The decoder's name as it was chosen."""
+    return run.info["choices"]["decoder"]
 
 
-def _is_knob(key: str) -> bool:
-    return not key.startswith("decoder.transforms") and key != "decoder.confidence"
+def knobs(run: Run) -> dict[str, object]:
+    """The settings of the commit rule."""
+    return {key: value for key, value in run.config["decoder"]["rule"].items() if key != "_target_"}
 
 
 def _cell(metric: str, value: Value) -> str:
@@ -108,20 +121,44 @@ def _cell(metric: str, value: Value) -> str:
     return show(value.value)
 
 
-def _curves(
-    names: Sequence[str], runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Mapping[str, Value]]]
-) -> dict[str, list[tuple[str, Value, Value]]]:
-    """Runs grouped by everything but the rule's knob: one curve per decoder, cache and other settings."""
-    curves: dict[str, list[tuple[str, Value, Value]]] = {}
+def _curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Each run's name without its rule's knobs: runs of one curve differ in nothing else."""
+    curves = []
     for name, run in zip(names, runs, strict=True):
-        knobs = {key: value for key, value in run.config["decoder"]["rule"].items() if key != "_target_"}
-        parts = name.removeprefix(method(run)).split()
-        others = [part for part in parts if part.split("=")[0] not in knobs]
-        curve = " ".join([method(run), *others])
-        label = ", ".join(f"{key}={value}" for key, value in knobs.items())
-        row = metrics[name][ALL]
-        curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
+        dropped = {f"{key}={value}" for key, value in knobs(run).items()}
+        curves.append(" ".join(part for part in name.split() if part not in dropped))
     return curves
+
+
+def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: str = ALL) -> plots.Curves:
+    """Points (knobs, TPF, score) of every curve for one task; runs without the task are left out."""
+    curves: dict[str, list[tuple[str, Value, Value]]] = {}
+    for name, curve, run in zip(names, _curve_names(names, runs), runs, strict=True):
+        if task in metrics[name]:
+            label = ", ".join(f"{key}={value}" for key, value in knobs(run).items())
+            row = metrics[name][task]
+            curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
+    return curves
+
+
+def _shown_as_bars(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> list[str]:
+    """All runs if they are few; else of each curve the slowest, the middle and the fastest."""
+    if len(runs) <= MAX_BARS:
+        return list(names)
+    chosen = []
+    curves = _curve_names(names, runs)
+    for curve in dict.fromkeys(curves):
+        members = [name for name, other in zip(names, curves, strict=True) if other == curve]
+        members.sort(key=lambda name: metrics[name][ALL]["tpf"].value)
+        chosen += [members[i] for i in sorted({0, len(members) // 2, len(members) - 1})]
+    return chosen
+
+
+def _fastest_good(names: Sequence[str], metrics: Metrics) -> str:
+    """The run with the most tokens per forward among those within two points of the best score."""
+    best = max(metrics[name][ALL]["score"].value for name in names)
+    good = [name for name in names if metrics[name][ALL]["score"].value >= best - 0.02]
+    return max(good, key=lambda name: metrics[name][ALL]["tpf"].value)
 
 
 def _orders(run: Run) -> dict[str, np.ndarray]:
@@ -131,9 +168,7 @@ def _orders(run: Run) -> dict[str, np.ndarray]:
     return {task: np.array(rows) for task, rows in by_task.items()}
 
 
-def _markdown(
-    names: Sequence[str], runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Mapping[str, Value]]]
-) -> str:
+def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> str:
     devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in runs})
     partial = [name for name, run in zip(names, runs, strict=True) if run.info["status"] != "done"]
     baseline = _baseline(runs)
@@ -216,7 +251,7 @@ def _check_versions(runs: Sequence[Run]) -> None:
                 )
 
 
-def _write_csv(path: Path, metrics: Mapping[str, Mapping[str, Mapping[str, Value]]], runs: Sequence[Run]) -> None:
+def _write_csv(path: Path, metrics: Metrics, runs: Sequence[Run]) -> None:
     with open(path, "w", newline="") as file:
         fields = ["run", "task", "metric", "value", "ci_low", "ci_high", "n", "device", "batch_size", "config_hash"]
         writer = csv.DictWriter(file, fields)

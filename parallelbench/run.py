@@ -29,17 +29,26 @@ from parallelbench.tasks import Sample, Task
 
 @dataclass(frozen=True)
 class Job:
-    """A checked run, ready to start: nothing has been written or decoded yet."""
+    """A checked run, ready to start: nothing has been written or decoded yet. choices: names for reports, by config
+    group."""
 
     generator: Generator
     tasks: Sequence[Task]
     batches: Sequence[Sequence[Sample]]
     config: Mapping[str, Any]
+    choices: Mapping[str, str]
     folder: Path
 
 
 def prepare(
-    generator: Generator, tasks: Sequence[Task], *, limit: int, seed: int, batch_size: int, config: Mapping[str, Any]
+    generator: Generator,
+    tasks: Sequence[Task],
+    *,
+    limit: int,
+    seed: int,
+    batch_size: int,
+    config: Mapping[str, Any],
+    choices: Mapping[str, str],
 ) -> Job:
     """Draws the samples and sorts them into batches, by task and then by prompt length.
 
@@ -51,7 +60,7 @@ def prepare(
     for task in tasks:
         samples = sorted(task.samples(limit, seed), key=lambda s: generator.prompt_len(s.messages))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
-    return Job(generator, tasks, batches, config, Path(config["out_dir"]))
+    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]))
 
 
 def start(job: Job) -> list[Record]:
@@ -71,6 +80,7 @@ def execute(job: Job, written: Sequence[Record]) -> Run:
         "schema": SCHEMA,
         "status": "partial",
         "config_hash": config_hash(job.config),
+        "choices": dict(job.choices),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         **provenance(),
         **job.generator.describe(),

@@ -2,8 +2,8 @@
 
     python scripts/bench_speed.py [batch_size=16] [repeats=5]
 
-Every call of the backbone during a decode (inputs, mask, positions, K/V) is recorded and then replayed alone with the LM
-head. Decodes and replays alternate; the table gives the median ratio. Absolute seconds depend on the machine.
+Every call of the backbone during a decode (inputs, mask, positions, K/V) is recorded and then replayed alone with the
+LM head. Decodes and replays alternate; the table gives the median ratio. Absolute seconds depend on the machine.
 """
 
 import statistics

@@ -5,7 +5,21 @@ import torch
 from conftest import BLOCK, EOS, MASK, SPECS, make_model
 from reference import textbook_decode, threshold, top_k
 
-from decoders import NO_CACHE, BlockEos, Credit, Decoder, FixedK, Never, StrictEos, Threshold, decode
+from decoders import (
+    NO_CACHE,
+    BlockEos,
+    Credit,
+    Decoder,
+    EntropyBound,
+    EntropyThreshold,
+    Factor,
+    FixedK,
+    Frechet,
+    Never,
+    StrictEos,
+    Threshold,
+    decode,
+)
 from decoders.loop import DecodedRow
 from dllm import DiffusionLM
 from dllm.cache import BlockCache, WindowCache
@@ -19,6 +33,10 @@ DECODERS = {
     "fixed2_left": Decoder(FixedK(2), confidence="left_to_right"),
     "all": Decoder(FixedK("all")),
     "threshold": Decoder(Threshold(0.6)),
+    "factor": Decoder(Factor()),
+    "frechet": Decoder(Frechet()),
+    "eb": Decoder(EntropyBound(), confidence="entropy"),
+    "entropy": Decoder(EntropyThreshold(), confidence="entropy"),
     "sampled": Decoder(Threshold(0.6), temperature=0.7),
     "credit": Decoder(Threshold(0.7), transforms=(Credit(),)),
     "credit_dense": Decoder(Threshold(0.7), transforms=(Credit(slots=None),)),

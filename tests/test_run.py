@@ -169,11 +169,13 @@ def test_sweep_and_report(cli, tmp_path: Path) -> None:
     assert code == 0 and out.strip().splitlines()[-1] == "page"
     names = {path.name for path in (tmp_path / "page").iterdir()}
     plots = {
-        f"{n}.{ext}" for n in ("quality_tpf", "tasks", "commit_order", "commit_order_fastest") for ext in ("svg", "png")
+        f"{n}.{ext}"
+        for n in ("quality_tpf", "tasks", "tasks_tpf", "commit_order_slowest", "commit_order_fast")
+        for ext in ("svg", "png")
     }
     assert names == plots | {"report.md", "summary.csv", "tasks.csv"}
     text = (tmp_path / "page" / "report.md").read_text()
-    assert text.count("| FixedK") == 4 and text.count("| Credit+Threshold") == 4
+    assert text.count("| fixed k=1 cache=") == 4 and text.count("| credit tau=0.9 cache=") == 4
     assert len((tmp_path / "page" / "summary.csv").read_text().splitlines()) == 1 + 4 * 8
 
 

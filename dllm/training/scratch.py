@@ -44,7 +44,8 @@ def scratch_llama(
     assert model.mix is not None
     rng = torch.Generator().manual_seed(seed)
     model.mix.reset_(mix_std, rng)
-    # the usual 0.02 lets tied embeddings grow one common direction first; the final norm keeps the logits near unit scale
+    # the usual 0.02 lets tied embeddings grow one common direction first; the final norm keeps the logits near unit
+    # scale
     torch.nn.init.normal_(model.backbone.get_input_embeddings().weight, std=embed_std, generator=rng)
     torch.nn.init.constant_(model.backbone.get_decoder().norm.weight, embed_std)
     return model

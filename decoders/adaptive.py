@@ -1,0 +1,122 @@
+"""Rules that look at a row's sorted confidences: how many of the surest positions are safe to commit together.
+
+Each sorts the masked positions by confidence, surest first, and commits the first n of them. They expect the confidence
+named in their docstring; ties go to the left.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from decoders.types import Candidates, Memory, Shape, View
+
+
+@dataclass(frozen=True)
+class Factor:
+    """The longest prefix with (n + 1)(1 - c_n) < f throughout (Fast-dLLM, arXiv 2505.22618, section 3.3). Confidence:
+    prob.
+
+    Under it, greedy parallel decoding equals greedy joint decoding for f = 1. Deviation: the authors' code also
+    commits the last sorted position when it is the first to fail; here it is not.
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.factor > 0:
+            raise ValueError(f"factor={self.factor}; it is positive (towards 0: one token per step)")
+
+    def init(self, shape: Shape) -> Memory:
+        return {}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        confidence, order, valid = _surest_first(view, candidates)
+        n = torch.arange(1, confidence.shape[1] + 1, device=confidence.device)
+        safe = ((n + 1) * (1 - confidence) < self.factor) & valid
+        return _scatter(safe.cumprod(1).bool(), order)
+
+
+@dataclass(frozen=True)
+class Frechet:
+    """The largest n whose worst case leaves the greedy tuple ahead by delta (Fast-dLLM++, arXiv 2606.02955).
+    Confidence: prob.
+
+    The joint probability of the n surest tokens is at least L_n = sum c_j - (n - 1), a competitor's at most U_n = 1 -
+    c_n; commits max {n : L_n - U_n > delta}. Not a prefix rule: a larger n may pass where a smaller fails. delta = 1
+    - f contains Factor(f).
+    """
+
+    delta: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.delta <= 1:
+            raise ValueError(f"delta={self.delta}; a difference of probabilities lies in [-1, 1]")
+
+    def init(self, shape: Shape) -> Memory:
+        return {}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        confidence, order, valid = _surest_first(view, candidates)
+        n = torch.arange(1, confidence.shape[1] + 1, device=confidence.device)
+        total = confidence.masked_fill(~valid, 0).cumsum(1)
+        margin = (total - (n - 1)).clamp(min=0) - (1 - confidence)
+        best = torch.where((margin > self.delta) & valid, n, 0).amax(1, keepdim=True)
+        return _scatter(n <= best, order)
+
+
+@dataclass(frozen=True)
+class EntropyBound:
+    """EB-Sampler (arXiv 2505.24857): the largest n with sum of entropies - largest entropy <= gamma. Confidence:
+    entropy.
+
+    The left side bounds the mutual information that committing the n tokens together ignores, in nats.
+    """
+
+    gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0:
+            raise ValueError(f"gamma={self.gamma}; a bound on entropy in nats is >= 0")
+
+    def init(self, shape: Shape) -> Memory:
+        return {}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        confidence, order, valid = _surest_first(view, candidates)
+        entropy = -confidence.masked_fill(~valid, 0)  # sorted, so the last of a prefix is its largest
+        return _scatter((entropy.cumsum(1) - entropy <= self.gamma) & valid, order)
+
+
+@dataclass(frozen=True)
+class EntropyThreshold:
+    """Every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4). Confidence:
+    entropy."""
+
+    theta: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.theta < 0:
+            raise ValueError(f"theta={self.theta}; an entropy in nats is >= 0")
+
+    def init(self, shape: Shape) -> Memory:
+        return {}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        return candidates.confidence >= -self.theta
+
+
+def _surest_first(
+    view: View, candidates: Candidates
+) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
+    """Sorted confidences (-inf at positions that are not masked, which come last), their positions, and which are
+    masked."""
+    confidence = candidates.confidence.masked_fill(~view.masked, float("-inf"))
+    confidence, order = confidence.sort(dim=1, descending=True, stable=True)
+    return confidence, order, view.masked.gather(1, order)
+
+
+def _scatter(chosen: Bool[Tensor, "B W"], order: Int[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
+    """Back from sorted order to positions."""
+    return torch.zeros_like(chosen).scatter_(1, order, chosen)
