@@ -11,9 +11,18 @@ from typing import cast
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.hub import cached_file
 
+from dllm.families import FAMILIES
 from dllm.model import DiffusionLM
 from dllm.spec import SPEC_FILE, ModelSpec
 
@@ -45,21 +54,26 @@ def load(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     try:
-        config = AutoConfig.from_pretrained(path)
+        raw, _ = PreTrainedConfig.get_config_dict(path)
+        family = FAMILIES.get(raw.get("model_type", ""))
+        config = AutoConfig.from_pretrained(path) if family is None else family.config(raw)
         config.is_causal = False
-        loaded = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, output_loading_info=True)
+        loader = AutoModelForCausalLM if family is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        keys = dict(family.keys) if family else None
+        loaded = loader.from_pretrained(path, config=config, dtype=dtype, key_mapping=keys, output_loading_info=True)
         backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, SafetensorError, ValueError) as error:
+        has_tokenizer = any(_file(path, name) for name in ("tokenizer.json", "tokenizer_config.json"))
+        tokenizer = AutoTokenizer.from_pretrained(path) if has_tokenizer else None
+        spec = spec or _read_spec(path, tokenizer, None if family is None else family.spec(raw))
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
         known = ", ".join(shipped_models()) or "none"
-        reason = " ".join(str(error).split())[:300]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(f"cannot load model {str(name_or_path)!r} (shipped models: {known}): {reason}") from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise ValueError(
             f"model {str(name_or_path)!r} lacks {len(missing)} weights, first {missing[0]!r}; its files are incomplete"
         )
-    spec = spec or _read_spec(path, tokenizer)
     model = DiffusionLM(backbone, spec, tokenizer, name=Path(str(name_or_path)).name)
     if model.mix is not None:
         mix_file = _file(path, MIX_FILE)
@@ -83,14 +97,17 @@ def save(model: DiffusionLM, folder: Path) -> None:
     model.spec.save(folder)
 
 
-def _read_spec(path: str, tokenizer: PreTrainedTokenizerBase) -> ModelSpec:
+def _read_spec(path: str, tokenizer: PreTrainedTokenizerBase | None, of_family: ModelSpec | None) -> ModelSpec:
+    """From dllm.json, else as its family has it, else from the tokenizer."""
     file = _file(path, SPEC_FILE)
     if file is not None:
         return ModelSpec.read(Path(file))
-    mask, eos, pad = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    if of_family is not None:
+        return of_family
+    mask, eos, pad = (getattr(tokenizer, f"{name}_token_id", None) for name in ("mask", "eos", "pad"))
     if not isinstance(mask, int) or not isinstance(eos, int):
         raise ValueError(
-            f"{path} has no {SPEC_FILE} and its tokenizer names no mask or EOS token; pass spec=ModelSpec(...)"
+            f"{path} has no {SPEC_FILE} and no tokenizer that names mask and EOS; pass spec=ModelSpec(...)"
         )
     return ModelSpec(mask, (eos,), pad if isinstance(pad, int) else eos)
 
