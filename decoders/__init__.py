@@ -5,7 +5,7 @@ from decoders.compose import Decoder
 from decoders.credit import Credit
 from decoders.generate import NO_CACHE, Generation, generate
 from decoders.loop import DecodedRow, decode
-from decoders.rules import FixedK, Threshold
+from decoders.rules import FixedK, Schedule, Threshold
 from decoders.stop import BlockEos, Never, StopRule, StrictEos
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Frechet",
     "Generation",
     "Never",
+    "Schedule",
     "StopRule",
     "StrictEos",
     "Threshold",

@@ -7,9 +7,10 @@ named in their docstring; ties go to the left.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor
 
+from decoders.ranking import surest_first, to_positions
 from decoders.types import Candidates, Memory, Shape, View
 
 
@@ -32,10 +33,10 @@ class Factor:
         return {}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        confidence, order, valid = _surest_first(view, candidates)
+        confidence, order, valid = surest_first(view, candidates)
         n = torch.arange(1, confidence.shape[1] + 1, device=confidence.device)
         safe = ((n + 1) * (1 - confidence) < self.factor) & valid
-        return _scatter(safe.cumprod(1).bool(), order)
+        return to_positions(safe.cumprod(1).bool(), order)
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,12 @@ class Frechet:
         return {}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        confidence, order, valid = _surest_first(view, candidates)
+        confidence, order, valid = surest_first(view, candidates)
         n = torch.arange(1, confidence.shape[1] + 1, device=confidence.device)
         total = confidence.masked_fill(~valid, 0).cumsum(1)
         margin = (total - (n - 1)).clamp(min=0) - (1 - confidence)
         best = torch.where((margin > self.delta) & valid, n, 0).amax(1, keepdim=True)
-        return _scatter(n <= best, order)
+        return to_positions(n <= best, order)
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ class EntropyBound:
         return {}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        confidence, order, valid = _surest_first(view, candidates)
+        confidence, order, valid = surest_first(view, candidates)
         entropy = -confidence.masked_fill(~valid, 0)  # sorted, so the last of a prefix is its largest
-        return _scatter((entropy.cumsum(1) - entropy <= self.gamma) & valid, order)
+        return to_positions((entropy.cumsum(1) - entropy <= self.gamma) & valid, order)
 
 
 @dataclass(frozen=True)
@@ -105,18 +106,3 @@ class EntropyThreshold:
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= -self.theta
-
-
-def _surest_first(
-    view: View, candidates: Candidates
-) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
-    """Sorted confidences (-inf at positions that are not masked, which come last), their positions, and which are
-    masked."""
-    confidence = candidates.confidence.masked_fill(~view.masked, float("-inf"))
-    confidence, order = confidence.sort(dim=1, descending=True, stable=True)
-    return confidence, order, view.masked.gather(1, order)
-
-
-def _scatter(chosen: Bool[Tensor, "B W"], order: Int[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
-    """Back from sorted order to positions."""
-    return torch.zeros_like(chosen).scatter_(1, order, chosen)

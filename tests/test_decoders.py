@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders import Credit, Decoder, FixedK, Threshold
+from decoders import Credit, Decoder, FixedK, Schedule, Threshold
 from decoders.compose import reset, surest
 from decoders.noise import Noise, row_seeds
 from decoders.propose import CONFIDENCES, propose
@@ -40,6 +40,22 @@ def test_fixed_k_takes_the_k_surest_and_ties_go_left() -> None:
         write = Decoder(FixedK(k)).step(view, [{}]).write
         assert write[0].nonzero()[:, 0].tolist() == expected
     assert Decoder(FixedK("all")).step(view, [{}]).write.all()
+
+
+@pytest.mark.parametrize(
+    ("masks", "steps", "expected"), [(8, 3, [3, 3, 2]), (8, 8, [1] * 8), (5, 2, [3, 2]), (3, 5, [1, 1, 1])]
+)
+def test_schedule_spreads_a_block_over_its_steps(masks: int, steps: int, expected: list[int]) -> None:
+    decoder = Decoder(Schedule(steps))
+    masked = torch.arange(10)[None] < masks
+    memory = decoder.init(Shape(1, 10, 4, torch.device("cpu")))
+    counts = []
+    while masked.any():
+        view = make_view(torch.randn(1, 10, 4, generator=torch.Generator().manual_seed(0)), masked, step=len(counts))
+        write = decoder.step(view, memory).write
+        counts.append(int(write.sum()))
+        masked = masked & ~write
+    assert counts == expected
 
 
 def test_threshold_above_one_commits_one_per_step() -> None:

@@ -1,0 +1,22 @@
+"""Masked positions in order of confidence, and back: what rules that count positions share."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from decoders.types import Candidates, View
+
+
+def surest_first(
+    view: View, candidates: Candidates
+) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
+    """Sorted confidences (-inf at positions that are not masked, which come last), their positions, and which are
+    masked."""
+    confidence = candidates.confidence.masked_fill(~view.masked, float("-inf"))
+    confidence, order = confidence.sort(dim=1, descending=True, stable=True)
+    return confidence, order, view.masked.gather(1, order)
+
+
+def to_positions(chosen: Bool[Tensor, "B W"], order: Int[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
+    """Back from sorted order to positions."""
+    return torch.zeros_like(chosen).scatter_(1, order, chosen)
