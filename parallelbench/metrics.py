@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest, bootstrap
+from scipy.stats import binomtest
 
 from parallelbench.record import Record
 
 CONFIDENCE = 0.95
+NUM_RESAMPLES = 1000
 ALL = "all"
 
 
@@ -51,26 +52,25 @@ def measure(metric: str, records: Sequence[Record]) -> Value:
     top, bottom = METRICS[metric]
     numerator = np.array([top(r) for r in records], dtype=float)
     denominator = np.array([bottom(r) for r in records], dtype=float)
-    return ratio(numerator, denominator)
+    return ratio(numerator, denominator, [r.task for r in records])
 
 
-def ratio(numerator: np.ndarray, denominator: np.ndarray) -> Value:
-    """sum / sum with a 95 % interval: Wilson's for a share of zeros and ones, else the percentile bootstrap over
-    samples."""
+def ratio(numerator: np.ndarray, denominator: np.ndarray, strata: Sequence[str]) -> Value:
+    """sum / sum with a 95 % interval: Wilson's for a share of zeros and ones, else the percentile bootstrap.
+
+    The bootstrap draws samples within each stratum: the tasks of a suite are fixed, only their samples are random.
+    """
     n, value = len(numerator), float(numerator.sum() / denominator.sum())
     if (denominator == 1).all() and np.isin(numerator, (0, 1)).all():
         interval = binomtest(int(numerator.sum()), n).proportion_ci(CONFIDENCE, method="wilson")
         return Value(value, float(interval.low), float(interval.high), n)
     if n == 1 or np.ptp(numerator / denominator) == 0:
         return Value(value, value, value, n)  # nothing varies, or nothing to resample
-    interval = bootstrap(
-        (numerator, denominator),
-        lambda a, b, axis: a.sum(axis=axis) / b.sum(axis=axis),
-        n_resamples=1000,
-        paired=True,
-        vectorized=True,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return Value(value, float(interval.low), float(interval.high), n)
+    rng = np.random.default_rng(0)
+    sums = np.zeros((2, NUM_RESAMPLES))
+    for stratum in dict.fromkeys(strata):
+        members = np.flatnonzero(np.array(strata) == stratum)
+        drawn = rng.choice(members, (NUM_RESAMPLES, len(members)))
+        sums += numerator[drawn].sum(1), denominator[drawn].sum(1)
+    low, high = np.quantile(sums[0] / sums[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Value(value, min(float(low), value), max(float(high), value), n)

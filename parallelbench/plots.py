@@ -14,6 +14,11 @@ from matplotlib.ticker import FormatStrFormatter
 
 from parallelbench.metrics import Value
 
+LABEL_OFFSETS = (
+    (7, 4),
+    (-6, -13),
+    (-24, -8),
+)  # in points; another side for each curve, so that neighbours stay readable
 MARKERS = "osD^vPX*<>hd"
 
 
@@ -24,7 +29,8 @@ def quality_against_tpf(curves: Curves, title: str) -> Figure:
     """Points joined in order of tpf, with both 95 % intervals; each point says its knob."""
     figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
     _draw_curves(axes, curves, annotate=True)
-    axes.set(xlabel="tokens per forward (before EOS)", ylabel="score, %", title=title)
+    axes.set(xlabel="tokens per forward (before EOS), log scale", ylabel="score, %", title=title)
+    axes.set_ylim(top=104)
     axes.legend(fontsize=8, loc="lower left")
     return figure
 
@@ -40,10 +46,12 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
     for axes, (task, curves) in zip(grid.flat, panels.items(), strict=False):
         _draw_curves(axes, curves, annotate=False)
         axes.set_title(task.split("/")[-1], fontsize=9)
+        axes.set_ylim(-4, 104)
+    for axes in grid[-1]:
+        axes.set_xlabel("tokens per forward", fontsize=9)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     figure.suptitle(title, fontsize=11)
-    figure.supxlabel("tokens per forward (before EOS)", fontsize=9)
     figure.supylabel("score, %", fontsize=9)
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=8)
@@ -66,28 +74,32 @@ def _draw_curves(axes: Axes, curves: Curves, annotate: bool) -> None:
             capsize=2 if annotate else 0,
         )
         if annotate and len(points) > 1:
-            # one curve labels above its points, the next below, so that neighbours stay readable
-            offset = (5, 6) if i % 2 == 0 else (-5, -11)
+            offset = LABEL_OFFSETS[i % len(LABEL_OFFSETS)]
             for (label, *_), px, py in zip(points, x, y, strict=True):
                 axes.annotate(label, (px, py), textcoords="offset points", xytext=offset, fontsize=7, color=f"C{i}")
-    axes.set_ylim(-3, 106)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.grid(alpha=0.3)
 
 
-def task_bars(rows: Mapping[str, Mapping[str, Value]], title: str) -> Figure:
-    """Score per task (groups on the axis) and run (one bar each) with 95 % intervals. rows[run][task]."""
+def task_bars(rows: Mapping[str, Mapping[str, Value]], curves: Sequence[str], title: str) -> Figure:
+    """Score per task (groups on the axis) and run (one bar each) with 95 % intervals.
+
+    rows[run][task]; curves: the curve of each run, which gives its colour, paler from run to run.
+    """
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row))
-    figure, axes = plt.subplots(figsize=(max(7.5, 0.22 * len(tasks) * len(rows) + 3), 4.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(max(7.5, min(14, 0.9 * len(tasks) + 3)), 4.6), layout="constrained")
     width = 0.84 / len(rows)
-    colors = plt.get_cmap("viridis")(np.linspace(0.1, 0.9, len(rows)))
+    order = list(dict.fromkeys(curves))
     for i, (name, row) in enumerate(rows.items()):
         at = np.array([j for j, task in enumerate(tasks) if task in row]) - 0.42 + (i + 0.5) * width
         values = [row[task] for task in tasks if task in row]
         error = 100 * _bars(values)
         heights = [100 * v.value for v in values]
-        axes.bar(at, heights, width, yerr=error, label=name, color=colors[i], error_kw={"linewidth": 0.7})
+        color, paler = f"C{order.index(curves[i])}", curves[:i].count(curves[i]) / curves.count(curves[i])
+        axes.bar(
+            at, heights, width, yerr=error, label=name, color=(color, 1 - 0.8 * paler), error_kw={"linewidth": 0.7}
+        )
     axes.set_xticks(range(len(tasks)), [task.split("/")[-1] for task in tasks], rotation=35, ha="right")
     axes.set(ylabel="score, %", title=title, ylim=(0, 106))
     axes.grid(axis="y", alpha=0.3)

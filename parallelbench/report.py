@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from parallelbench import plots
-from parallelbench.metrics import ALL, METRICS, Value, aggregate, ratio
+from parallelbench.metrics import ALL, METRICS, Value, aggregate, measure, ratio
 from parallelbench.record import Record, Run
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
@@ -53,6 +53,7 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
             raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
     _check_versions(runs)
     out_dir.mkdir(parents=True, exist_ok=True)
+    runs = _in_order(runs)
     names = run_names(runs)
     metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}
     _write_csv(out_dir / "summary.csv", {name: {ALL: rows[ALL]} for name, rows in metrics.items()}, runs)
@@ -69,7 +70,9 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     bars = {
         name: {t: row["score"] for t, row in metrics[name].items()} for name in _shown_as_bars(names, runs, metrics)
     }
-    plots.save(plots.task_bars(bars, "score per task, 95 % intervals"), out_dir / "tasks")
+    curve_of = dict(zip(names, _curve_names(names, runs), strict=True))
+    bar_plot = plots.task_bars(bars, [curve_of[name] for name in bars], "score per task, 95 % intervals")
+    plots.save(bar_plot, out_dir / "tasks")
     by_name = dict(zip(names, runs, strict=True))
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(names, metrics)}.items():
@@ -78,6 +81,14 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     text = _markdown(names, runs, metrics)
     (out_dir / "report.md").write_text(text)
     return text
+
+
+def _in_order(runs: Sequence[Run]) -> list[Run]:
+    """By curve as they came first, then by tokens per forward."""
+    curves = _curve_names(run_names(runs), runs)
+    tpf = {id(run): measure("tpf", run.records).value for run in runs}
+    pairs = sorted(zip(curves, runs, strict=True), key=lambda pair: (curves.index(pair[0]), tpf[id(pair[1])]))
+    return [run for _, run in pairs]
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
@@ -135,8 +146,9 @@ def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: s
     curves: dict[str, list[tuple[str, Value, Value]]] = {}
     for name, curve, run in zip(names, _curve_names(names, runs), runs, strict=True):
         if task in metrics[name]:
-            label = ", ".join(f"{key}={value}" for key, value in knobs(run).items())
-            row = metrics[name][task]
+            settings = knobs(run)
+            label, row = ", ".join(map(str, settings.values())), metrics[name][task]
+            curve = f"{curve} ({', '.join(settings)})" if settings else curve
             curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
     return curves
 
@@ -201,13 +213,11 @@ def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> st
     for name in names:
         cells = [_cell("score", metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
         lines.append(_row([name, *cells]))
-    lines += ["", "![score per task](tasks.png)", "", "## Order of commits", ""]
-    lines += [
-        "![order of commits, slowest run](commit_order.png)",
-        "",
-        "![order of commits, fastest run](commit_order_fastest.png)",
-        "",
-    ]
+    lines += ["", "![score per task](tasks.png)", ""]
+    lines += ["![quality against tokens per forward by task](tasks_tpf.png)", ""]
+    lines += ["## Order of commits", "", "The slowest run, and the fastest within two points of the best score.", ""]
+    lines += ["![order of commits, slowest run](commit_order_slowest.png)", ""]
+    lines += ["![order of commits, fastest good run](commit_order_fast.png)", ""]
     return "\n".join(lines)
 
 
@@ -232,11 +242,11 @@ def _measured_speedup(run: Run, baseline: Run | None) -> Value | None:
     if any(run.config[key] != baseline.config[key] for key in fixed):
         return None
     slow = {record.id: record.nfe for record in baseline.records}
-    pairs = [(slow[r.id], r.nfe) for r in run.records if r.id in slow]
-    if not pairs:
+    shared = [record for record in run.records if record.id in slow]
+    if not shared:
         return None
-    numerator, denominator = np.array(pairs, dtype=float).T
-    return ratio(numerator, denominator)
+    numerator, denominator = np.array([(slow[r.id], r.nfe) for r in shared], dtype=float).T
+    return ratio(numerator, denominator, [r.task for r in shared])
 
 
 def _check_versions(runs: Sequence[Run]) -> None:

@@ -1,7 +1,8 @@
 """Trains a small diffusion LM on the benchmark's own generators: `python scripts/train.py objective=mdlm out_dir=...`.
 
-Resumes from out_dir/checkpoint when killed; the finished model, in Hugging Face layout, is out_dir/model with
-training.json beside its weights.
+Starts from random weights or, with init=DIR, from a finished model. Resumes from out_dir/checkpoint when killed; the
+finished model, in Hugging Face layout, is out_dir/model with training.json (of this stage, and of the one it started
+from) beside its weights.
 """
 
 import json
@@ -12,7 +13,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.load import save
+from dllm.load import load, save
 from dllm.training.fit import fit
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.mixture import SCAFFOLD, phrases
@@ -24,7 +25,8 @@ def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
     out_dir = Path(config.out_dir)
     tokenizer = build_tokenizer(phrases())
-    model = instantiate(config.model, _convert_="all")(tokenizer)
+    scratch = instantiate(config.model, _convert_="all")
+    model = scratch(tokenizer) if config.init is None else load(config.init)
     data = instantiate(config.data, _convert_="all")
     assert data.seed >= TRAIN_SEED_MIN, "training seeds must not reach the benchmark's"
     scaffold = [*tokenizer.convert_tokens_to_ids(list(SCAFFOLD)), tokenizer.eos_token_id]
@@ -36,8 +38,10 @@ def main(config: DictConfig) -> None:
         out_dir / "checkpoint",
     )
     save(model, out_dir / "model")
+    settings = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(settings, dict)
     record = {
-        "config": OmegaConf.to_container(config, resolve=True),
+        "config": {key: value for key, value in settings.items() if key not in ("out_dir", "init")},
         "parameters": sum(p.numel() for p in model.parameters()),
         "steps": report.steps,
         "sequences": report.steps * config.data.batch_size,
@@ -46,6 +50,8 @@ def main(config: DictConfig) -> None:
         "device": f"cpu, {config.threads} thread(s)",
         "torch": torch.__version__,
     }
+    if config.init is not None:
+        record["started_from"] = json.loads((Path(config.init) / "training.json").read_text())
     (out_dir / "model" / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record["final_loss"]), out_dir / "model")
 

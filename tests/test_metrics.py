@@ -57,9 +57,18 @@ def test_bootstrap_covers_the_truth() -> None:
     rng = np.random.default_rng(1)
     hits = 0
     for _ in range(100):
-        value = ratio(rng.exponential(2.0, 60), np.ones(60))
+        value = ratio(rng.exponential(2.0, 60), np.ones(60), ["t"] * 60)
         hits += value.ci_low <= 2.0 <= value.ci_high
     assert 86 <= hits <= 99
+
+
+def test_differences_between_tasks_do_not_widen_the_interval() -> None:
+    rng = np.random.default_rng(1)
+    values, tasks = np.concatenate([rng.normal(mean, 1, 50) for mean in (10, 100)]), ["a"] * 50 + ["b"] * 50
+    within, pooled = ratio(values, np.ones(100), tasks), ratio(values, np.ones(100), ["t"] * 100)
+    assert within.value == pooled.value
+    width = within.ci_high - within.ci_low
+    assert abs(width - 2 * 1.96 / 10) < 0.1 and pooled.ci_high - pooled.ci_low > 10 * width
 
 
 def test_every_task_and_all_are_aggregated() -> None:

@@ -1,9 +1,15 @@
 """Training: the forward process has its distribution, and a killed run resumes to the same weights."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from conftest import make_model
 
+import dllm
 from dllm.training.fit import FitConfig, fit
 from dllm.training.masking import content_columns, mask_response
 from dllm.training.objectives import Batch, MaskedDiffusion
@@ -80,3 +86,23 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path) -> None:
     fit(model, loss, FitConfig(steps=2), tmp_path)
     with pytest.raises(ValueError, match="other settings"):
         fit(model, loss, FitConfig(steps=3), tmp_path)
+
+
+def test_the_training_command_trains_and_continues(tmp_path) -> None:
+    script = Path(__file__).parent.parent / "scripts" / "train.py"
+    small = ["fit.steps=2", "data.batch_size=2", "model.width=16", "model.heads=2", "model.layers=1", "threads=1"]
+
+    def train(*arguments: str) -> None:
+        command = [sys.executable, str(script), "objective=mdlm", *small, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    train("out_dir=first")
+    train("out_dir=second", "init=first/model", "seed=1")
+    record = json.loads((tmp_path / "second" / "model" / "training.json").read_text())
+    assert record["steps"] == 2 and record["started_from"]["config"]["seed"] == 0
+    canvas, prompt_len = torch.randint(6, 90, (1, 12)), torch.tensor([4])
+    first, second = (
+        dllm.load(tmp_path / name / "model").full_logits(canvas, prompt_len) for name in ("first", "second")
+    )
+    assert first.isfinite().sum() == second.isfinite().sum() and not first.equal(second)
