@@ -1,0 +1,1 @@
+"""Hydra configuration; a package, so that it is found from any directory."""

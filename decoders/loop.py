@@ -58,8 +58,9 @@ def decode(
     """Fills `gen_len` columns after each prompt (token ids), block by block.
 
     A row's tokens, NFE and queried columns do not depend on the other rows; its randomness comes from `seed` and its
-    prompt. max_steps bounds the forwards of a row (default: one per token, which a decoder that only commits never
-    exceeds). Raises ValueError, before the first forward, for lengths or a cache that the model cannot use.
+    prompt, so equal prompts of one call get equal samples (another seed gives others). max_steps bounds the forwards of
+    a row; the default, one per token, is never reached by a decoder that only commits: give more to one that remasks.
+    Raises ValueError, before the first forward, for lengths or a cache that the model cannot use.
     """
     cache.check(model.spec)
     seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]

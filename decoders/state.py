@@ -108,14 +108,14 @@ class DecodeState:
         """Writes an update into the canvas, live positions only."""
         columns, write = self.columns, update.write & view.live
         self.canvas.scatter_(1, columns, torch.where(write, update.tokens, view.tokens))
-        self.committed_at.scatter_(
-            1, columns, torch.where(write, self.nfe[:, None] - 1, self.committed_at.gather(1, columns))
-        )
+        at = torch.where(update.tokens == self.spec.mask_id, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
+        self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))
 
     def advance_(self) -> None:
         """Moves rows whose window is filled to their next one, and finishes rows that have reached their live end."""
         columns = self.columns
-        pending = (self.canvas.gather(1, columns) == self.spec.mask_id) & (columns < self.end[:, None])
+        response = (columns >= self.prompt_len[:, None]) & (columns < self.end[:, None])
+        pending = (self.canvas.gather(1, columns) == self.spec.mask_id) & response
         filled = ~pending.any(1)
         self.start = torch.where(filled & ~self.done, self.start + self.window, self.start)
         self.step = torch.where(filled, 0, self.step + 1)

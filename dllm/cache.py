@@ -122,7 +122,7 @@ class BlockCache:
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         high = torch.minimum(progress.end, progress.start + progress.window)
         # a row's first window follows its prompt, of which nothing is cached yet
-        entry = torch.where(progress.first, 0, progress.start - progress.window - spec.shift).clamp(min=0)
+        entry = torch.where(progress.first, 0, progress.start - progress.window).clamp(min=0)
         low = (progress.start - spec.shift).clamp(min=0)
         yield from _plans(progress, progress.step == 0, (entry, high), (low, high))
 

@@ -1,6 +1,6 @@
 """K/V storage addressed by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
 
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -66,9 +66,3 @@ class ColumnCache(Cache):
         """Sets the target of the next update; rows None means every row in order."""
         self.rows, self.columns = rows, columns
         return self
-
-    def keys(self, layer: int) -> Float[Tensor, "B H T D"]:
-        """The stored keys of a layer (for tests and diagnostics)."""
-        stored = self.layers[layer]
-        assert isinstance(stored, _ColumnLayer) and stored.keys is not None
-        return stored.keys

@@ -52,20 +52,25 @@ def load(
     path = str(source)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if isinstance(dtype, str):
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise ValueError(f"unknown dtype {dtype!r}; use float32, bfloat16 or float16")
+        dtype = cast(torch.dtype, getattr(torch, dtype))
     try:
         raw, _ = PreTrainedConfig.get_config_dict(path)
         family = FAMILIES.get(raw.get("model_type", ""))
-        config = AutoConfig.from_pretrained(path) if family is None else family.config(raw)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False) if family is None else family.config(raw)
         config.is_causal = False
         loader = AutoModelForCausalLM if family is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         keys = dict(family.keys) if family else None
         loaded = loader.from_pretrained(path, config=config, dtype=dtype, key_mapping=keys, output_loading_info=True)
         backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
         has_tokenizer = any(_file(path, name) for name in ("tokenizer.json", "tokenizer_config.json"))
-        tokenizer = AutoTokenizer.from_pretrained(path) if has_tokenizer else None
+        tokenizer = None
+        if has_tokenizer:
+            tokenizer = AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False)
         spec = spec or _read_spec(path, tokenizer, None if family is None else family.spec(raw))
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
         known = ", ".join(shipped_models()) or "none"
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(f"cannot load model {str(name_or_path)!r} (shipped models: {known}): {reason}") from error
@@ -81,7 +86,10 @@ def load(
             raise ValueError(
                 f"model {str(name_or_path)!r} has no {MIX_FILE}, which its {SPEC_FILE} asks for (mix={spec.mix})"
             )
-        model.mix.load_state_dict(load_file(mix_file))
+        try:
+            model.mix.load_state_dict(load_file(mix_file))
+        except (SafetensorError, RuntimeError) as error:
+            raise ValueError(f"{mix_file} does not fit model {str(name_or_path)!r}: {error}") from error
         model.mix.to(dtype)
     return model.to(device).eval()
 

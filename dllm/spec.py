@@ -12,13 +12,13 @@ SPEC_FILE = "dllm.json"
 class ModelSpec:
     """Every special number of a model lives here.
 
-    mask_id, pad_id: token ids; pad_id fills dead columns only. eos_ids: any of these ends a text; the first one
-    fills. shift: 1 if the hidden state of column p - 1 predicts column p (Dream, Fast-dLLM v2), else 0. block:
-    columns per block of a block-causal model (grid anchored at column 0), None for a bidirectional one.
+    mask_id, pad_id: token ids; pad_id fills dead columns only.
+    eos_ids: any of these ends a text.
+    shift: 1 if the hidden state of column p - 1 predicts column p (Dream, Fast-dLLM v2), else 0.
+    block: columns per block of a block-causal model (grid anchored at column 0), None for a bidirectional one.
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
-    the
-        distance from a prompt's start to its response constant.
-    mix: the width of the canvas neighbourhood that a learned input mix sees (0: none; see `dllm.model.NeighbourMix`).
+        the distance from a prompt's start to its response constant.
+    mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.model.NeighbourMix`).
     """
 
     mask_id: int

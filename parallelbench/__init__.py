@@ -1,0 +1,1 @@
+"""ParallelBench: tasks, runs, metrics and reports. The only package that knows tasks, files and plots."""

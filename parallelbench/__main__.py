@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -17,18 +16,22 @@ from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
 from parallelbench.generate import DiffusionGenerator
-from parallelbench.record import CONFIG, config_hash, find_runs, read_run
+from parallelbench.record import config_hash, find_runs, read_run
 from parallelbench.report import run_table, write_report
 from parallelbench.run import Job, execute, prepare, rescore, start
+from parallelbench.tasks import builtin_tasks
 
-USAGE = """python -m parallelbench COMMAND
-
-run [key=value ...]            decode and score the tasks; -m sweeps over comma-separated values; `list` shows what to
-choose report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories score DIR ...
-score stored completions again, without a model list                           decoders, caches, stop rules, models
-and suites to choose from"""
-
-
+USAGE = "\n".join(
+    (
+        "python -m parallelbench COMMAND",
+        "",
+        "run [key=value ...]            decode and score the tasks; -m sweeps over comma-separated values",
+        "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
+        "score DIR ...                  score stored completions again, without a model",
+        "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
+    )
+)
+CONF = Path(__file__).parents[1] / "conf"  # by path: a folder `conf` of the user's must not shadow it
 GROUPS = ("model", "decoder", "cache", "stop", "suite")
 
 
@@ -78,7 +81,7 @@ def run(arguments: Sequence[str]) -> None:
         print(finished.folder, flush=True)
 
     try:
-        hydra.main(version_base=None, config_path="pkg://conf", config_name="run")(run_one)()
+        hydra.main(version_base=None, config_path=str(CONF), config_name="run")(run_one)()
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_sentence(error)) from error
     if refused:
@@ -101,21 +104,23 @@ def score(arguments: Sequence[str]) -> None:
     paths, _ = _split(arguments, {})
     try:
         for folder in find_runs(paths):
-            suite = instantiate(OmegaConf.load(folder / CONFIG).suite, _convert_="all")
+            suite = instantiate(OmegaConf.create(read_run(folder).config["suite"]), _convert_="all")
             finished = rescore(folder, suite.build())
             print(run_table(finished))
             print(finished.folder)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    except (ValueError, HydraException, OmegaConfBaseException) as error:
+        raise UsageError(_sentence(error)) from error
 
 
 def show_choices(arguments: Sequence[str]) -> None:
-    """Every config group's options, by the comment on the first line of their files."""
-    conf = files("conf")
+    """Every config group's options, by the comment on the first line of their files; the tasks; the plain keys."""
     for group in GROUPS:
-        for option in sorted((conf / group).iterdir(), key=lambda file: file.name):
+        for option in sorted((CONF / group).glob("*.yaml")):
             about = option.read_text().splitlines()[0].removeprefix("#").strip()
-            print(f"{group}={option.name.removesuffix('.yaml'):14} {about}")
+            label = f"{group}={option.name.removesuffix('.yaml')}"
+            print(f"{label:22} {about}")
+    for name in builtin_tasks():
+        print(f"suite.tasks=[{name}]")
     for key, about in (
         ("limit=50", "samples per task"),
         ("seed=0", "benchmark seed"),

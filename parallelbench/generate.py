@@ -1,6 +1,7 @@
 """Generators: what the runner benchmarks. One wraps a dLLM and a decoder; a method with a loop of its own is
 another."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ class Generator(Protocol):
     def __call__(self, batch: Sequence[Messages]) -> Sequence[Generation]: ...
 
     def describe(self) -> dict[str, object]: ...
+
+    def fingerprint(self) -> str:
+        """Tells one set of weights from another."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,13 @@ class DiffusionGenerator:
         parameters = sum(p.numel() for p in self.model.parameters())
         dtype = str(self.model.backbone.dtype).removeprefix("torch.")
         return {"model": self.model.name, "parameters": parameters, "dtype": dtype, "device": device_name(self.model)}
+
+    def fingerprint(self) -> str:
+        """A hash of every weight's name, shape and float64 sum."""
+        digest = hashlib.sha256()
+        for name, weight in self.model.named_parameters():
+            digest.update(f"{name} {tuple(weight.shape)} {weight.sum(dtype=torch.float64).item():.12g}".encode())
+        return digest.hexdigest()[:16]
 
     def _decode(self, batch: Sequence[Messages], max_steps: int | None) -> Sequence[Generation]:
         rows = decode(

@@ -15,7 +15,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Value:
-    """A mean or a ratio of sums over n samples with its 95 % interval."""
+    """A mean or a ratio of sums over n samples (n batches for timings) with its 95 % interval."""
 
     value: float
     ci_low: float
@@ -47,12 +47,23 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
     return {task: {name: measure(name, group) for name in METRICS} for task, group in groups.items()}
 
 
+TIMED = ("tokens_per_s", "latency_s")  # measured once per batch: n counts batches, which are what is resampled
+
+
 def measure(metric: str, records: Sequence[Record]) -> Value:
     """One metric over at least one record."""
     top, bottom = METRICS[metric]
-    numerator = np.array([top(r) for r in records], dtype=float)
-    denominator = np.array([bottom(r) for r in records], dtype=float)
-    return ratio(numerator, denominator, [r.task for r in records])
+    units = _batches(records) if metric in TIMED else [[record] for record in records]
+    numerator = np.array([sum(map(top, unit)) for unit in units], dtype=float)
+    denominator = np.array([sum(map(bottom, unit)) for unit in units], dtype=float)
+    return ratio(numerator, denominator, [unit[0].task for unit in units])
+
+
+def _batches(records: Sequence[Record]) -> list[list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.batch, []).append(record)
+    return list(groups.values())
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray, strata: Sequence[str]) -> Value:
@@ -65,7 +76,7 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, strata: Sequence[str])
         interval = binomtest(int(numerator.sum()), n).proportion_ci(CONFIDENCE, method="wilson")
         return Value(value, float(interval.low), float(interval.high), n)
     if n == 1 or np.ptp(numerator / denominator) == 0:
-        return Value(value, value, value, n)  # nothing varies, or nothing to resample
+        return Value(value, value, value, n)  # nothing varies, or there is one observation and so no interval
     rng = np.random.default_rng(0)
     sums = np.zeros((2, NUM_RESAMPLES))
     for stratum in dict.fromkeys(strata):

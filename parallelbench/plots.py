@@ -28,7 +28,7 @@ Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to point
 def quality_against_tpf(curves: Curves, title: str) -> Figure:
     """Points joined in order of tpf, with both 95 % intervals; each point says its knob."""
     figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
-    _draw_curves(axes, curves, annotate=True)
+    _draw_curves(axes, curves, list(curves), annotate=True)
     axes.set(xlabel="tokens per forward (before EOS), log scale", ylabel="score, %", title=title)
     axes.set_ylim(top=104)
     axes.legend(fontsize=8, loc="lower left")
@@ -37,6 +37,7 @@ def quality_against_tpf(curves: Curves, title: str) -> Figure:
 
 def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
     """The same, one small panel per task with shared axes."""
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     size = (3.1 * columns, 2.3 * rows + 0.8)
@@ -44,7 +45,7 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
         rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
     )
     for axes, (task, curves) in zip(grid.flat, panels.items(), strict=False):
-        _draw_curves(axes, curves, annotate=False)
+        _draw_curves(axes, curves, names, annotate=False)
         axes.set_title(task.split("/")[-1], fontsize=9)
         axes.set_ylim(-4, 104)
     for axes in grid[-1]:
@@ -53,13 +54,19 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
         axes.set_visible(False)
     figure.suptitle(title, fontsize=11)
     figure.supylabel("score, %", fontsize=9)
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=8)
+    entries = {}
+    for axes in grid.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    handles = [entries[name] for name in names]
+    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4), fontsize=8)
     return figure
 
 
-def _draw_curves(axes: Axes, curves: Curves, annotate: bool) -> None:
-    for i, (name, points) in enumerate(curves.items()):
+def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], annotate: bool) -> None:
+    """Draws each curve in the colour and marker of its place in `names`."""
+    for name, points in curves.items():
+        i = names.index(name)
         points = sorted(points, key=lambda p: p[1].value)
         x, y = np.array([p[1].value for p in points]), 100 * np.array([p[2].value for p in points])
         axes.errorbar(
@@ -68,6 +75,7 @@ def _draw_curves(axes: Axes, curves: Curves, annotate: bool) -> None:
             xerr=_bars([p[1] for p in points]),
             yerr=100 * _bars([p[2] for p in points]),
             label=name,
+            color=f"C{i}",
             marker=MARKERS[i % len(MARKERS)],
             markersize=6 if annotate else 4,
             linewidth=1.3,

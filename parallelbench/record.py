@@ -22,7 +22,8 @@ class Record:
 
     prompt: the user's text; data, target: what the scorer needs. num_tokens: response tokens before EOS (those of
     token_ids). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each response column, -1
-    for none. latency_s: wall seconds of its batch, which held batch_size samples.
+    for none. latency_s: wall seconds of its batch, which held batch_size samples and is
+    named by its first.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Record:
     stopped_by: str
     latency_s: float
     batch_size: int
+    batch: str
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,16 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def open_run(folder: Path, config: Mapping[str, Any]) -> list[Record]:
+def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any]) -> list[Record]:
     """Creates a run directory, or opens one of the same config to be resumed; returns the records it already holds.
 
     A last line cut off in a run that never finished is a killed run's: it is removed and its sample decoded again.
     Raises ValueError, leaving all files alone, when the directory belongs to another config or a file is damaged.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose another out_dir")
     if not (folder / CONFIG).exists():
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no {CONFIG}; choose another out_dir")
         folder.mkdir(parents=True, exist_ok=True)
         _replace(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False))
@@ -76,9 +80,15 @@ def open_run(folder: Path, config: Mapping[str, Any]) -> list[Record]:
     if config_hash(written) != config_hash(config):
         key, old, new = _first_difference(written, config)
         raise ValueError(f"{folder} holds a run with {key}={old}, not {new}; choose another out_dir or delete that one")
+    info = _read_json(folder / RUN) if (folder / RUN).exists() else {}
+    if info.get("identity", identity) != identity:
+        raise ValueError(
+            f"{folder} holds results of other weights or task versions ({info['identity']}, now {dict(identity)}); "
+            "choose another out_dir or delete that one"
+        )
     records, cut_at = _read_samples(folder)
     if cut_at is not None:
-        if (folder / RUN).exists() and _read_json(folder / RUN).get("status") == "done":
+        if info.get("status") == "done":
             raise ValueError(_cut_off(folder, len(records)))
         os.truncate(folder / SAMPLES, cut_at)
     return records
@@ -114,6 +124,11 @@ def read_run(folder: Path) -> Run:
     if cut_at is not None:
         raise ValueError(_cut_off(folder, len(records)))
     return Run(folder, _read_yaml(folder / CONFIG), info, records)
+
+
+def read_status(folder: Path) -> str | None:
+    """The status in run.json, or None where there is none yet."""
+    return _read_json(folder / RUN).get("status") if (folder / RUN).exists() else None
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:

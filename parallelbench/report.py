@@ -111,7 +111,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
                 parts.append(f"{key.split('.')[-1]}={value}")
         names.append(" ".join(parts))
     if len(set(names)) < len(names):
-        names = [f"{name} ({run.folder.name})" for name, run in zip(names, runs, strict=True)]
+        names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
     return names
 
 
@@ -122,7 +122,8 @@ def method(run: Run) -> str:
 
 def knobs(run: Run) -> dict[str, object]:
     """The settings of the commit rule."""
-    return {key: value for key, value in run.config["decoder"]["rule"].items() if key != "_target_"}
+    rule = run.config["decoder"].get("rule", {})
+    return {key: value for key, value in rule.items() if key != "_target_"}
 
 
 def _cell(metric: str, value: Value) -> str:
@@ -183,7 +184,7 @@ def _orders(run: Run) -> dict[str, np.ndarray]:
 def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> str:
     devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in runs})
     partial = [name for name, run in zip(names, runs, strict=True) if run.info["status"] != "done"]
-    baseline = _baseline(runs)
+    has_baseline = any(_baseline(run, runs) is not None for run in runs)
     lines = [
         f"# {runs[0].info['model']}: {len(runs)} runs",
         "",
@@ -194,11 +195,11 @@ def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> st
     lines += [_row(["run", "n", *heads, "NFE speed-up over k=1"]), _row(["---"] + ["---:"] * (len(heads) + 2))]
     for name, run in zip(names, runs, strict=True):
         row = metrics[name][ALL]
-        measured = _measured_speedup(run, baseline)
+        measured = _measured_speedup(run, _baseline(run, runs))
         cells = [_cell(metric, row[metric]) for metric in SHOWN]
         lines.append(_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured.value:.2f}x"]))
     lines += ["", LEGEND, ""]
-    if baseline is not None:
+    if has_baseline:
         lines += [
             "NFE speed-up over k=1: forwards of the measured one-token-per-step run over this run's, on the same "
             "samples with the same stop rule, model and cache.",
@@ -221,32 +222,29 @@ def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> st
     return "\n".join(lines)
 
 
-def _baseline(runs: Sequence[Run]) -> Run | None:
-    """The one-token-per-step run by confidence among the runs, if there is one."""
-    for run in runs:
-        decoder = run.config["decoder"]
-        if (
-            decoder["rule"].get("k") == 1
-            and decoder.get("confidence", "prob") == "prob"
-            and not decoder.get("transforms")
-        ):
-            return run
+def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The one-token-per-step run by confidence with this run's model, cache, stop rule and lengths, if there is one."""
+    same = ("model", "cache", "stop", "gen_length", "block_length")
+    for other in runs:
+        decoder = other.config["decoder"]
+        is_one = decoder.get("rule", {}).get("k") == 1 and not decoder.get("transforms")
+        is_plain = decoder.get("confidence", "prob") == "prob" and not decoder.get("temperature")
+        if is_one and is_plain and all(other.config[key] == run.config[key] for key in same):
+            return other
     return None
 
 
 def _measured_speedup(run: Run, baseline: Run | None) -> Value | None:
-    """NFE of the baseline over NFE of the run, on the samples that both have; None where the settings differ."""
+    """NFE of the baseline over NFE of the run, on the samples that both have."""
     if baseline is None:
         return None
-    fixed = ("model", "cache", "stop", "gen_length", "block_length")
-    if any(run.config[key] != baseline.config[key] for key in fixed):
-        return None
-    slow = {record.id: record.nfe for record in baseline.records}
-    shared = [record for record in run.records if record.id in slow]
+    slow = {(record.id, record.prompt_sha): record.nfe for record in baseline.records}
+    shared = [record for record in run.records if (record.id, record.prompt_sha) in slow]
     if not shared:
         return None
-    numerator, denominator = np.array([(slow[r.id], r.nfe) for r in shared], dtype=float).T
-    return ratio(numerator, denominator, [r.task for r in shared])
+    pairs = [(slow[record.id, record.prompt_sha], record.nfe) for record in shared]
+    numerator, denominator = np.array(pairs, dtype=float).T
+    return ratio(numerator, denominator, [record.task for record in shared])
 
 
 def _check_versions(runs: Sequence[Run]) -> None:

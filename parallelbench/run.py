@@ -21,6 +21,7 @@ from parallelbench.record import (
     open_run,
     provenance,
     read_run,
+    read_status,
     rewrite_records,
     write_info,
 )
@@ -65,7 +66,7 @@ def prepare(
 
 def start(job: Job) -> list[Record]:
     """Opens the run's directory and returns what it already holds. Raises ValueError when it belongs to another run."""
-    return open_run(job.folder, job.config)
+    return open_run(job.folder, job.config, _identity(job))
 
 
 def execute(job: Job, written: Sequence[Record]) -> Run:
@@ -81,11 +82,13 @@ def execute(job: Job, written: Sequence[Record]) -> Run:
         "status": "partial",
         "config_hash": config_hash(job.config),
         "choices": dict(job.choices),
+        "identity": _identity(job),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         **provenance(),
         **job.generator.describe(),
     }
-    if todo or not (job.folder / "run.json").exists():
+    done = not todo and read_status(job.folder) == "done"
+    if not done:
         write_info(job.folder, info)
     tasks = {task.name: task for task in job.tasks}
     with tqdm(total=sum(map(len, job.batches)), initial=len(known), desc="run", unit="sample") as bar:
@@ -93,11 +96,18 @@ def execute(job: Job, written: Sequence[Record]) -> Run:
             todo, timed_batches(job.generator, [[s.messages for s in batch] for batch in todo]), strict=True
         ):
             pairs = [(s, g) for s, g in zip(batch, generations, strict=True) if s.id not in known]
-            append_records(job.folder, [_record(tasks[s.task], s, g, seconds, len(batch)) for s, g in pairs])
+            append_records(
+                job.folder, [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]
+            )
             bar.update(len(pairs))
-    if todo:
+    if not done:
         finish(job.folder, info)
     return read_run(job.folder)
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    """What the config does not say and the results depend on: the weights, and the tasks' versions."""
+    return {"weights": job.generator.fingerprint(), "tasks": {task.name: task.version for task in job.tasks}}
 
 
 def finish(folder: Path, info: Mapping[str, Any]) -> None:
@@ -111,6 +121,8 @@ def finish(folder: Path, info: Mapping[str, Any]) -> None:
 def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
     """Scores the stored completions again, without a model, and rewrites the run's records and metrics."""
     run = read_run(folder)
+    if not run.records:
+        raise ValueError(f"{folder} has no samples yet; repeat its command to fill it")
     known = {task.name: task for task in tasks}
     records = []
     for record in run.records:
@@ -128,7 +140,7 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
     return read_run(folder)
 
 
-def _record(task: Task, sample: Sample, generation: Generation, seconds: float, batch_size: int) -> Record:
+def _record(task: Task, sample: Sample, generation: Generation, seconds: float, batch: str, batch_size: int) -> Record:
     prompt = "\n\n".join(message["content"] for message in sample.messages)
     return Record(
         id=sample.id,
@@ -148,4 +160,5 @@ def _record(task: Task, sample: Sample, generation: Generation, seconds: float, 
         stopped_by=generation.stopped_by,
         latency_s=seconds,
         batch_size=batch_size,
+        batch=batch,
     )

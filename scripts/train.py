@@ -1,8 +1,8 @@
 """Trains a small diffusion LM on the benchmark's own generators: `python scripts/train.py objective=mdlm out_dir=...`.
 
 Starts from random weights or, with init=DIR, from a finished model. Resumes from out_dir/checkpoint when killed; the
-finished model, in Hugging Face layout, is out_dir/model with training.json (of this stage, and of the one it started
-from) beside its weights.
+finished model, in Hugging Face layout, is out_dir/model with training.json beside its weights; a model that started
+from another has that one's record as its model.
 """
 
 import json
@@ -23,10 +23,16 @@ from parallelbench.tasks.base import TRAIN_SEED_MIN
 @hydra.main(version_base=None, config_path="pkg://conf", config_name="train")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    settings = {key: value for key, value in resolved.items() if key not in ("out_dir", "init")}
     out_dir = Path(config.out_dir)
-    tokenizer = build_tokenizer(phrases())
-    scratch = instantiate(config.model, _convert_="all")
-    model = scratch(tokenizer) if config.init is None else load(config.init)
+    if config.init is None:
+        model = instantiate(config.model, _convert_="all")(build_tokenizer(phrases()))
+    else:
+        model = load(config.init)
+        settings["model"] = json.loads((Path(config.init) / "training.json").read_text())
+    tokenizer = model.tokenizer
     data = instantiate(config.data, _convert_="all")
     assert data.seed >= TRAIN_SEED_MIN, "training seeds must not reach the benchmark's"
     scaffold = [*tokenizer.convert_tokens_to_ids(list(SCAFFOLD)), tokenizer.eos_token_id]
@@ -36,12 +42,11 @@ def main(config: DictConfig) -> None:
         lambda step, rng: objective(model, data.batch(step, tokenizer), rng),
         instantiate(config.fit, _convert_="all"),
         out_dir / "checkpoint",
+        settings,
     )
     save(model, out_dir / "model")
-    settings = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(settings, dict)
     record = {
-        "config": {key: value for key, value in settings.items() if key not in ("out_dir", "init")},
+        "config": settings,
         "parameters": sum(p.numel() for p in model.parameters()),
         "steps": report.steps,
         "sequences": report.steps * config.data.batch_size,
@@ -50,8 +55,6 @@ def main(config: DictConfig) -> None:
         "device": f"cpu, {config.threads} thread(s)",
         "torch": torch.__version__,
     }
-    if config.init is not None:
-        record["started_from"] = json.loads((Path(config.init) / "training.json").read_text())
     (out_dir / "model" / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record["final_loss"]), out_dir / "model")
 

@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
 
 CONF = Path(__file__).parent.parent / "conf"
-OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "experiment"]
+OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml"))]
 IN_TRAINING = ("objective", "data")
 
 

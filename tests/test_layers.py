@@ -52,5 +52,5 @@ def test_nothing_runs_foreign_code() -> None:
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword):
-                assert node.arg != "trust_remote_code", path
+                assert node.arg != "trust_remote_code" or ast.unparse(node.value) == "False", path
         assert not imports(path) & {"pickle", "dill", "joblib"}

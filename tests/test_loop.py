@@ -1,5 +1,7 @@
 """The loop against a textbook loop, and its invariants over every decoder x cache x model kind."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from conftest import BLOCK, EOS, MASK, SPECS, make_model
@@ -22,6 +24,7 @@ from decoders import (
     decode,
 )
 from decoders.loop import DecodedRow
+from decoders.types import Update
 from dllm import DiffusionLM
 from dllm.cache import BlockCache, WindowCache
 
@@ -207,6 +210,38 @@ def test_impossible_requests_are_refused_before_the_first_forward(monkeypatch, c
     request = {"prompts": [[1, 2]], "gen_len": GEN, "block_len": BLOCK, "cache": NO_CACHE} | change
     with pytest.raises(ValueError, match=message):
         decode(model, request.pop("prompts"), decoder=Decoder(FixedK()), stop=Never(), **request)
+
+
+def test_a_mask_token_in_the_prompt_is_left_alone() -> None:
+    for kind in ("full", "block_causal"):
+        prompt = [1, MASK, 3]
+        (row,) = run(make_model(kind), [prompt], "threshold", "none")
+        assert row.stopped_by == "length" and min(row.committed_at) >= 0
+
+
+@dataclass(frozen=True)
+class RemaskOnce:
+    """Remasks everything in the second forward of each block."""
+
+    def init(self, shape) -> dict:
+        return {}
+
+    def __call__(self, view, candidates, write, memory) -> Update:
+        again = (view.step == 1)[:, None] & view.live
+        return Update(torch.where(again, MASK, candidates.tokens), write | again)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_revision_may_remask(kind: str, prompts) -> None:
+    decoder = Decoder(FixedK(3), revise=RemaskOnce())
+    parts = {"gen_len": GEN, "block_len": BLOCK, "decoder": decoder, "cache": NO_CACHE, "stop": Never()}
+    rows = decode(make_model(kind), prompts, max_steps=4 * GEN, **parts)
+    plain = run(make_model(kind), prompts, "fixed3_margin", "none")
+    assert all(row.stopped_by == "length" and min(row.committed_at) >= 0 for row in rows)
+    assert all(row.nfe > other.nfe for row, other in zip(rows, plain, strict=True))
+    if "causal" not in kind:  # there a short first window may be filled by its first forward
+        short = decode(make_model(kind), prompts, max_steps=2, **parts)
+        assert all(row.committed_at == [-1] * GEN and row.stopped_by == "max_steps" for row in short)
 
 
 def test_block_causal_model_wants_its_own_block_length() -> None:

@@ -27,6 +27,7 @@ def record(i: int, task: str = "t", score: float = 1.0, tokens: int = 10, nfe: i
         stopped_by="eos",
         latency_s=latency,
         batch_size=4,
+        batch=f"{task}/{i // 4}",
     )
 
 
@@ -51,6 +52,14 @@ def test_throughput_counts_each_batch_once() -> None:
     records = [record(i, tokens=10, latency=2.0) for i in range(4)]  # one batch of four in two seconds
     assert measure("tokens_per_s", records).value == pytest.approx(20.0)
     assert measure("latency_s", records).value == 2.0
+
+
+def test_timings_are_observed_once_per_batch() -> None:
+    records = [record(i, latency=[1.0, 2.0, 4.0][i // 4]) for i in range(12)]
+    value = measure("latency_s", records)
+    assert value.n == 3 and value.value == pytest.approx(7 / 3)
+    assert value.ci_low == 1.0 and value.ci_high == 4.0
+    assert measure("latency_s", records[:4]).n == 1  # one batch: no interval
 
 
 def test_bootstrap_covers_the_truth() -> None:

@@ -65,14 +65,14 @@ def test_the_same_command_finds_a_finished_run(cli, tmp_path: Path) -> None:
     assert before == ((folder / "samples.jsonl").read_bytes(), (folder / "run.json").read_bytes())
 
 
-@pytest.mark.parametrize("keep", [0, 1, 3, 5])
+@pytest.mark.parametrize("keep", [0, 1, 3, 5, 6])
 @pytest.mark.parametrize("torn", [False, True])
 def test_an_unfinished_run_is_resumed_to_the_same_samples(cli, tmp_path: Path, keep: int, torn: bool) -> None:
     cli("run", *SMALL, "out_dir=whole")
     cli("run", *SMALL, "out_dir=cut")
     folder = tmp_path / "cut"
     lines = (folder / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    rest = lines[keep][:-20] if torn else b""
+    rest = lines[keep][:-20] if torn and keep < 6 else b""
     (folder / "samples.jsonl").write_bytes(b"".join(lines[:keep]) + rest)
     info = json.loads((folder / "run.json").read_text()) | {"status": "partial"}
     (folder / "run.json").write_text(json.dumps(info))
@@ -136,6 +136,25 @@ def test_a_directory_of_another_run_is_refused_and_kept(cli, tmp_path: Path) -> 
     assert code == 2 and "is not empty" in err
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.tex"]
+
+
+def test_results_of_other_weights_are_not_mixed(cli, tmp_path: Path) -> None:
+    cli("run", *SMALL, "out_dir=run")
+    path = tmp_path / "run" / "run.json"
+    info = json.loads(path.read_text())
+    info["identity"]["weights"] = "0" * 16
+    path.write_text(json.dumps(info))
+    code, _, err = cli("run", *SMALL, "out_dir=run")
+    assert code == 2 and "other weights" in err and json.loads(path.read_text()) == info
+
+
+def test_a_folder_named_conf_does_not_shadow_ours(cli, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "__init__.py").write_text("")
+    assert "decoder=credit" in cli("list")[1]
+    assert cli("run", *SMALL, "out_dir=run")[0] == 0
+    (tmp_path / "taken").write_text("")
+    assert "taken is a file" in cli("run", *SMALL, "out_dir=taken")[2]
 
 
 def test_damaged_records_are_named_and_kept(cli, tmp_path: Path) -> None:
@@ -215,7 +234,15 @@ class Gap:
 def test_choices_are_listed(cli) -> None:
     code, out, _ = cli("list")
     assert code == 0
-    for choice in ("decoder=credit", "cache=dual", "stop=strict_eos", "model=tiny", "suite=default", "limit=50"):
+    for choice in (
+        "decoder=credit",
+        "cache=dual",
+        "stop=strict_eos",
+        "model=tiny",
+        "suite=default",
+        "limit=50",
+        "puzzle/sudoku_n4]",
+    ):
         assert choice in out
     assert cli("frobnicate")[0] == 2
     assert cli("report", "nowhere")[0] == 2

@@ -98,11 +98,11 @@ def test_the_training_command_trains_and_continues(tmp_path) -> None:
         assert done.returncode == 0, done.stderr
 
     train("out_dir=first")
-    train("out_dir=second", "init=first/model", "seed=1")
+    train("out_dir=second", "init=first/model", "seed=1", "fit.muon_lr=0", "fit.adamw_lr=0")
     record = json.loads((tmp_path / "second" / "model" / "training.json").read_text())
-    assert record["steps"] == 2 and record["started_from"]["config"]["seed"] == 0
+    assert record["steps"] == 2 and record["config"]["model"]["config"]["seed"] == 0
     canvas, prompt_len = torch.randint(6, 90, (1, 12)), torch.tensor([4])
     first, second = (
         dllm.load(tmp_path / name / "model").full_logits(canvas, prompt_len) for name in ("first", "second")
     )
-    assert first.isfinite().sum() == second.isfinite().sum() and not first.equal(second)
+    assert first.equal(second)  # a learning rate of 0 leaves the weights it started from

@@ -7,9 +7,10 @@ A batch depends on the seed and its step number only, so a resumed run sees exac
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -60,10 +61,17 @@ class FitReport:
     final_loss: float
 
 
-def fit(model: nn.Module, loss_fn: LossFn, config: FitConfig, checkpoint: Path) -> FitReport:
-    """Trains `model` in place; resumes from `checkpoint` (a folder) where it holds a state of the same config."""
+def fit(
+    model: nn.Module, loss_fn: LossFn, config: FitConfig, checkpoint: Path, settings: Mapping[str, Any] | None = None
+) -> FitReport:
+    """Trains `model` in place; resumes from `checkpoint` (a folder) where it holds a state of the same run.
+
+    settings: whatever else tells one run from another (data, objective, model; JSON values). Raises ValueError when the
+    checkpoint's config or settings differ.
+    """
+    identity = {**asdict(config), "settings": dict(settings or {})}
     optimizers = _optimizers(model, config)
-    start, seconds, losses = _resume(model, optimizers, config, checkpoint)
+    start, seconds, losses = _resume(model, optimizers, identity, checkpoint)
     model.train()
     began = time.perf_counter() - seconds
     bar = tqdm(range(start, config.steps), initial=start, total=config.steps, desc="train", mininterval=2.0)
@@ -80,7 +88,7 @@ def fit(model: nn.Module, loss_fn: LossFn, config: FitConfig, checkpoint: Path) 
         if (step + 1) % 20 == 0:
             bar.set_postfix(loss=f"{sum(losses) / len(losses):.4f}")
         if (step + 1) % config.save_every == 0 or step + 1 == config.steps:
-            _save(model, optimizers, config, checkpoint, step + 1, time.perf_counter() - began, losses)
+            _save(model, optimizers, identity, checkpoint, step + 1, time.perf_counter() - began, losses)
     model.eval()
     return FitReport(config.steps, time.perf_counter() - began, sum(losses) / len(losses))
 
@@ -100,7 +108,7 @@ def _optimizers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimiz
 def _save(
     model: nn.Module,
     optimizers: list[torch.optim.Optimizer],
-    config: FitConfig,
+    identity: Mapping[str, Any],
     folder: Path,
     step: int,
     seconds: float,
@@ -115,7 +123,7 @@ def _save(
     name = f"state-{step}.safetensors"
     save_file({key: value.detach().contiguous() for key, value in tensors.items()}, folder / f"{name}.tmp")
     os.replace(folder / f"{name}.tmp", folder / name)
-    state = {"file": name, "step": step, "seconds": seconds, "losses": losses, "config": asdict(config)}
+    state = {"file": name, "step": step, "seconds": seconds, "losses": losses, "identity": identity}
     (folder / "state.json.tmp").write_text(json.dumps(state))
     os.replace(folder / "state.json.tmp", folder / "state.json")
     for old in folder.glob("state-*.safetensors"):
@@ -124,17 +132,20 @@ def _save(
 
 
 def _resume(
-    model: nn.Module, optimizers: list[torch.optim.Optimizer], config: FitConfig, folder: Path
+    model: nn.Module, optimizers: list[torch.optim.Optimizer], identity: Mapping[str, Any], folder: Path
 ) -> tuple[int, float, list[float]]:
     path = folder / "state.json"
     if not path.exists():
         return 0, 0.0, []
     state = json.loads(path.read_text())
-    if state["config"] != asdict(config):
+    if state["identity"] != identity:
         raise ValueError(f"{folder} holds a run with other settings; give another checkpoint folder or delete it")
     tensors = load_file(folder / state["file"])
     weights = {key.removeprefix("model."): value for key, value in tensors.items() if key.startswith("model.")}
-    model.load_state_dict(weights, strict=False)  # tied weights are stored once
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    tied = set(model.state_dict()) - set(_unique_state(model))  # stored once, under their first name
+    if unexpected or set(missing) - tied:
+        raise ValueError(f"{folder} holds another model's state; give another checkpoint folder or delete it")
     for i, optimizer in enumerate(optimizers):
         saved: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
