@@ -6,7 +6,7 @@ with `spec=`.
 """
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -61,7 +61,7 @@ def load(
         family = FAMILIES.get(raw.get("model_type", ""))
         config = AutoConfig.from_pretrained(path, trust_remote_code=False) if family is None else family.config(raw)
         config.is_causal = False
-        loader = AutoModelForCausalLM if family is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        loader = cast(Any, AutoModelForCausalLM if family is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
         keys = dict(family.keys) if family else None
         loaded = loader.from_pretrained(path, config=config, dtype=dtype, key_mapping=keys, output_loading_info=True)
         backbone, info = cast(tuple[PreTrainedModel, dict], loaded)

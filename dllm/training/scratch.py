@@ -1,5 +1,7 @@
 """A small diffusion LM with random weights on a stock Llama backbone, to be trained from scratch."""
 
+from typing import cast
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
@@ -44,8 +46,9 @@ def scratch_llama(
     assert model.mix is not None
     rng = torch.Generator().manual_seed(seed)
     model.mix.reset_(mix_std, rng)
-    # the usual 0.02 lets tied embeddings grow one common direction first; the final norm keeps the logits near unit
-    # scale
-    torch.nn.init.normal_(model.backbone.get_input_embeddings().weight, std=embed_std, generator=rng)
-    torch.nn.init.constant_(model.backbone.get_decoder().norm.weight, embed_std)
+    # the usual 0.02 lets tied embeddings grow one common direction first; the final norm keeps the logits
+    # near unit scale
+    backbone = cast(LlamaForCausalLM, model.backbone)
+    torch.nn.init.normal_(backbone.model.embed_tokens.weight, std=embed_std, generator=rng)
+    torch.nn.init.constant_(backbone.model.norm.weight, embed_std)
     return model
