@@ -3,8 +3,8 @@
 from decoders.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
 from decoders.compose import Decoder
 from decoders.credit import Credit
-from decoders.generate import NO_CACHE, Generation, generate
-from decoders.loop import DecodedRow, decode
+from decoders.generate import Generation, generate
+from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.rules import FixedK, Schedule, Threshold
 from decoders.stop import BlockEos, Never, StopRule, StrictEos
 

@@ -1,15 +1,28 @@
-"""A decoder is a composition: logit transforms, candidates, a commit rule, at least one commit, and optionally a
-revision."""
+"""A decoder is a composition: logit transforms, candidates, rescoring, a commit rule, at least one commit, and
+optionally a revision and a soft step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from decoders.propose import CONFIDENCES, Confidence, propose
-from decoders.types import CommitRule, LogitTransform, Memory, Revise, Shape, Update, View
+from decoders.propose import CONFIDENCES, propose
+from decoders.types import (
+    CommitRule,
+    Confidence,
+    LogitTransform,
+    Memory,
+    Rescore,
+    Revise,
+    Shape,
+    SoftStep,
+    Update,
+    View,
+)
+
+Part = LogitTransform | Rescore | CommitRule | Revise | SoftStep
 
 
 @dataclass(frozen=True)
@@ -17,14 +30,18 @@ class Decoder:
     """Decides what a step writes. Frozen config; all state lives in the memory that the loop keeps for one decode call.
 
     temperature: 0 is greedy. confidence: how positions are compared (see `decoders.propose`); its scale is the rule's
-    to know.
+    to know. at_least_one: a step that would commit nothing commits the surest position; False only for schedules whose
+    published form makes empty steps, which then cost a forward.
     """
 
     rule: CommitRule
     transforms: Sequence[LogitTransform] = ()
+    rescore: Sequence[Rescore] = ()
     revise: Revise | None = None
+    soft: SoftStep | None = None
     temperature: float = 0.0
     confidence: Confidence = "prob"
+    at_least_one: bool = True
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -39,20 +56,34 @@ class Decoder:
     def step(self, view: View, memory: list[Memory]) -> Update:
         """One decision for all rows. Changes `memory` only."""
         reset(memory, view.step == 0)
-        of_transforms, of_rule, of_revise = memory[: len(self.transforms)], memory[len(self.transforms)], memory[-1]
+        parts = iter(memory)
         logits = view.logits
-        for transform, part_memory in zip(self.transforms, of_transforms, strict=True):
-            logits = transform(View(view.tokens, view.masked, view.live, logits, view.step, view.noise), part_memory)
+        for transform in self.transforms:
+            logits = transform(view, logits, next(parts))
         candidates = propose(view, logits, self.temperature, self.confidence)
-        write = self.rule(view, candidates, of_rule) & view.masked
-        write = write | surest(candidates.confidence, view.masked & ~write.any(1, keepdim=True))
-        if self.revise is None:
-            return Update(candidates.tokens, write)
-        update = self.revise(view, candidates, write, of_revise)
-        return Update(update.tokens, update.write & view.live)
+        for rescore in self.rescore:
+            candidates = rescore(view, candidates, next(parts))
+        write = self.rule(view, candidates, next(parts)) & view.masked
+        if self.at_least_one:
+            write = write | surest(candidates.confidence, view.masked & ~write.any(1, keepdim=True))
+        update = Update(candidates.tokens, write)
+        if self.revise is not None:
+            update = self.revise(view, candidates, write, next(parts))
+            update = replace(update, write=update.write & view.live)
+        return update if self.soft is None else replace(update, soft=self.soft(view, logits, next(parts)))
 
-    def _parts(self) -> tuple[LogitTransform | CommitRule | Revise, ...]:
-        return (*self.transforms, self.rule, *(() if self.revise is None else (self.revise,)))
+    @property
+    def needs_shadow(self) -> bool:
+        """Whether a step needs `View.shadow`."""
+        return getattr(self.revise, "needs_shadow", False)
+
+    def max_steps(self, gen_len: int) -> int:
+        """Forwards after which the loop gives a row up: one per token where each step commits for good."""
+        return gen_len if self.at_least_one and self.revise is None else 8 * gen_len
+
+    def _parts(self) -> list[Part]:
+        optional = [part for part in (self.revise, self.soft) if part is not None]
+        return [*self.transforms, *self.rescore, self.rule, *optional]
 
 
 def reset(memory: list[Memory], rows: Bool[Tensor, " B"]) -> None:

@@ -11,9 +11,8 @@ and the block.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from decoders.logits import Logits
 from decoders.types import Memory, Shape, View
 
 
@@ -50,14 +49,13 @@ class Credit:
             "token": torch.zeros(size, dtype=torch.long, device=shape.device),
         }
 
-    def __call__(self, view: View, memory: Memory) -> Float[Tensor, "B W V"]:
-        logits = view.logits.float()
-        top, favourite = logits.max(-1, keepdim=True)
-        gain = ((top - logits.logsumexp(-1, keepdim=True)) * self.gamma).exp() * view.masked[..., None]  # p^gamma
-        credit = memory["credit"].mul_(self.beta)
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
+        _, favourite = logits.top
+        gain = logits.top_prob()[..., None].pow(self.gamma) * view.masked[..., None]
+        credit, favourite = memory["credit"].mul_(self.beta), favourite[..., None]
         if self.slots is None:
-            credit.scatter_add_(-1, favourite, gain)
-            return logits + self.alpha * credit.log1p()
+            credit.scatter_add_(-1, favourite, gain.float())
+            return Logits(logits.values + self.alpha * credit.log1p())
         token = memory["token"]
         known = (token == favourite) & (credit > 0)
         # a new favourite takes the least credited slot; empty ones hold 0
@@ -65,4 +63,4 @@ class Credit:
         new = weakest & ~known.any(-1, keepdim=True) & view.masked[..., None]
         token.copy_(torch.where(new, favourite, token))
         credit.copy_(torch.where(new, gain, credit + gain * known))
-        return logits.scatter_add(-1, token, self.alpha * credit.log1p())
+        return logits.boosted(token, self.alpha * credit.log1p())

@@ -7,15 +7,13 @@ from typing import cast
 from tqdm import tqdm
 
 from decoders.compose import Decoder
-from decoders.loop import DecodedRow, decode
+from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.rules import Threshold
 from decoders.stop import StopRule, StrictEos
-from dllm.cache import CacheStrategy, WindowCache
+from dllm.cache import CacheStrategy
 from dllm.model import DiffusionLM
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]  # raw text, token ids, or chat messages
-
-NO_CACHE = WindowCache(before=None, after=None)
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,22 @@
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from decoders.compose import Decoder
+from decoders.logits import Logits
 from decoders.state import NEVER, DecodeState
 from decoders.stop import StopRule, is_eos
 from decoders.types import Shape, Update, View
-from dllm.cache import CacheStrategy
+from dllm.cache import CacheStrategy, WindowCache
 from dllm.kv import ColumnCache
-from dllm.model import Denoiser
+from dllm.model import Denoiser, DiffusionLM
+
+NO_CACHE = WindowCache(before=None, after=None)
 
 OnStep = Callable[[DecodeState, View, Update], None]
 
@@ -59,27 +63,33 @@ def decode(
 
     A row's tokens, NFE and queried columns do not depend on the other rows; its randomness comes from `seed` and its
     prompt, so equal prompts of one call get equal samples (another seed gives others). max_steps bounds the forwards of
-    a row; the default, one per token, is never reached by a decoder that only commits: give more to one that remasks.
+    a row (default: `decoder.max_steps`, which a decoder that only commits never exceeds).
     Raises ValueError, before the first forward, for lengths or a cache that the model cannot use.
     """
     cache.check(model.spec)
+    if decoder.needs_shadow and cache != NO_CACHE:
+        raise ValueError("this decoder checks its tokens in the same forward, which needs cache=none")
     seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
     state = DecodeState.begin(model.spec, prompts, gen_len, block_len, seeds, torch.device(device))
     kv, memory = model.new_kv(state.prompt_len, state.canvas.shape[1]), None
 
-    for _ in range(gen_len if max_steps is None else max_steps):
+    for _ in range(decoder.max_steps(gen_len) if max_steps is None else max_steps):
         progress = state.progress()
         if progress.done.all():
             break
-        logits = _forward_windows(model, state, kv, list(cache.plan(progress, model.spec)))
+        shadow = None
+        if decoder.needs_shadow:
+            logits, shadow = _forward_with_shadow(model, state)
+        else:
+            logits = _forward_windows(model, state, kv, list(cache.plan(progress, model.spec)))
         if memory is None:
             batch, window, vocab = logits.shape
             memory = decoder.init(Shape(batch, window, vocab, logits.device))
-        view = state.view(logits)
+        view = state.view(logits, shadow)
         update = decoder.step(view, memory)
         state.apply_(view, update)
-        state.end = stop(state)
-        state.advance_()
+        state.end = stop(state) if update.hold is None else torch.where(update.hold, state.end, stop(state))
+        state.advance_(update.hold)
         if on_step is not None:
             on_step(state, view, update)
     return _results(state, gen_len)
@@ -89,10 +99,11 @@ def _forward_windows(
     model: Denoiser, state: DecodeState, kv: ColumnCache | None, plans: list
 ) -> Float[Tensor, "B W V"]:
     """Logits for every row's window (zeros in rows that are done); counts NFE and queried columns."""
-    columns, logits = state.columns, None
+    columns, soft, logits = state.columns, state.soft_input, None
     for plan in plans:
         plan = plan.to(state.canvas.device)
-        part = model.logits(state.canvas, plan, columns[plan.rows], end=state.end, kv=kv)
+        extra = {} if soft is None else {"soft": soft[plan.rows]}
+        part = model.logits(state.canvas, plan, columns[plan.rows], end=state.end, kv=kv, **extra)
         state.nfe[plan.rows] += 1
         state.queried[plan.rows] += plan.num_queried
         if plan.all_rows:
@@ -101,6 +112,16 @@ def _forward_windows(
         logits[plan.rows] = part
     assert logits is not None, "a cache strategy must plan for every row that is not done"
     return logits
+
+
+def _forward_with_shadow(model: Denoiser, state: DecodeState) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W"]]:
+    """One forward over the whole canvas and a shadow of the window; its columns count as queried too."""
+    columns = state.columns
+    logits, shadow = cast(DiffusionLM, model).shadow_logits(state.canvas, columns, state.prompt_len, state.end)
+    live = ~state.done
+    state.nfe += live
+    state.queried += live * (state.end + state.window)
+    return logits, Logits(shadow).prob(state.canvas.gather(1, columns))
 
 
 def _results(state: DecodeState, gen_len: int) -> list[DecodedRow]:

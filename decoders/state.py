@@ -7,9 +7,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from decoders.logits import Logits
 from decoders.noise import Noise, row_seeds
 from decoders.types import Update, View
 from dllm.cache import Progress
+from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
 
 NEVER = -1  # committed_at of a column that holds no commit
@@ -21,7 +23,8 @@ class DecodeState:
 
     prompt_len, start, end, step, seeds, nfe, queried: `[B]`. end: live end (exclusive), which stop rules may lower.
     step: forwards made in the current window. nfe: forwards of the row; queried: columns recomputed for it.
-    committed_at: the forward (from 0) that last wrote a column, `[B, T]`. Block-causal windows lie on the model's
+    committed_at: the forward (from 0) that last wrote a column, `[B, T]`. soft: what undecided positions of the present
+    windows show the model. Block-causal windows lie on the model's
     grid, so the first may begin inside the prompt.
     """
 
@@ -38,6 +41,7 @@ class DecodeState:
     queried: Int[Tensor, " B"]
     committed_at: Int[Tensor, "B T"]
     window: int
+    soft: Soft | None = None
 
     @classmethod
     def begin(
@@ -96,27 +100,39 @@ class DecodeState:
         start = self.start.clamp(max=self.canvas.shape[1] - self.window)
         return start[:, None] + offsets
 
-    def view(self, logits: Float[Tensor, "B W V"]) -> View:
+    @property
+    def soft_input(self) -> SoftInput | None:
+        """The soft step of rows that are still in the window it was made for."""
+        if self.soft is None:
+            return None
+        columns = self.columns
+        masked = (self.canvas.gather(1, columns) == self.spec.mask_id) & (columns < self.end[:, None])
+        return SoftInput(self.soft, columns, masked & (self.step > 0)[:, None])
+
+    def view(self, logits: Float[Tensor, "B W V"], shadow: Float[Tensor, "B W"] | None = None) -> View:
         """What the decoder may see of this step."""
         columns = self.columns
         tokens = self.canvas.gather(1, columns)
         live = (columns >= self.prompt_len[:, None]) & (columns < self.end[:, None]) & ~self.done[:, None]
         masked = live & (tokens == self.spec.mask_id)
-        return View(tokens, masked, live, logits, self.step, Noise(row_seeds(self.seeds, self.nfe)))
+        noise = Noise(row_seeds(self.seeds, self.nfe))
+        return View(tokens, masked, live, Logits(logits), self.step, noise, self.spec, shadow)
 
     def apply_(self, view: View, update: Update) -> None:
-        """Writes an update into the canvas, live positions only."""
+        """Writes an update into the canvas, live positions only, and keeps its soft step."""
         columns, write = self.columns, update.write & view.live
         self.canvas.scatter_(1, columns, torch.where(write, update.tokens, view.tokens))
+        self.soft = update.soft
         at = torch.where(update.tokens == self.spec.mask_id, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
         self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))
 
-    def advance_(self) -> None:
-        """Moves rows whose window is filled to their next one, and finishes rows that have reached their live end."""
+    def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
+        """Moves rows whose window is filled (and not held) to their next one, and finishes rows that have reached their
+        live end."""
         columns = self.columns
         response = (columns >= self.prompt_len[:, None]) & (columns < self.end[:, None])
         pending = (self.canvas.gather(1, columns) == self.spec.mask_id) & response
-        filled = ~pending.any(1)
+        filled = ~pending.any(1) if hold is None else ~pending.any(1) & ~hold
         self.start = torch.where(filled & ~self.done, self.start + self.window, self.start)
         self.step = torch.where(filled, 0, self.step + 1)
         self.first = self.first & ~filled

@@ -2,15 +2,19 @@
 of."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from decoders.logits import Logits
 from decoders.noise import Noise
+from dllm.soft import Soft
+from dllm.spec import ModelSpec
 
 Memory = dict[str, Tensor]  # per-row tensors [B, ...] of one decode call; updated in place, never shared between calls
+Confidence = Literal["prob", "margin", "entropy", "random", "left_to_right"]
 
 
 @dataclass(frozen=True)
@@ -30,20 +34,24 @@ class View:
     tokens: the window. masked: positions to be filled. live: positions that may be written (response, before the live
     end, row not done); masked implies live. logits: for the window, MASK at -inf. step: forwards made in this window
     before; at 0 a row's memory starts anew. noise: randomness that depends on the row, not on its place in the batch.
+    spec: the model's special ids. shadow: probability of each present token where the model cannot see it, for a
+    decoder that asks for it (`Revise.needs_shadow`).
     """
 
     tokens: Int[Tensor, "B W"]
     masked: Bool[Tensor, "B W"]
     live: Bool[Tensor, "B W"]
-    logits: Float[Tensor, "B W V"]
+    logits: Logits
     step: Int[Tensor, " B"]
     noise: Noise
+    spec: ModelSpec
+    shadow: Float[Tensor, "B W"] | None = None
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """A token for every window position and how sure it is (float32, higher is surer; what it measures is the
-    decoder's choice)."""
+    """A token for every window position and how sure it is (higher is surer; what it measures is the decoder's
+    choice)."""
 
     tokens: Int[Tensor, "B W"]
     confidence: Float[Tensor, "B W"]
@@ -51,19 +59,34 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Update:
-    """Tokens to write, and where. Writing MASK remasks, writing over a token edits."""
+    """Tokens to write, and where. Writing MASK remasks, writing over a token edits.
+
+    hold: rows that stay in their window although it is filled, for another forward. soft: what undecided positions show
+    the model in that forward.
+    """
 
     tokens: Int[Tensor, "B W"]
     write: Bool[Tensor, "B W"]
+    hold: Bool[Tensor, " B"] | None = None
+    soft: Soft | None = None
 
 
 @runtime_checkable
 class LogitTransform(Protocol):
-    """Changes the logits before candidates are taken (credit, EOS suppression). Must not modify the view."""
+    """Changes the logits from which candidates are taken (credit, top-p, EOS suppression)."""
 
     def init(self, shape: Shape) -> Memory: ...
 
-    def __call__(self, view: View, memory: Memory) -> Float[Tensor, "B W V"]: ...
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits: ...
+
+
+@runtime_checkable
+class Rescore(Protocol):
+    """Changes the candidates' confidence, by which rules compare positions (position priors, noise in the order)."""
+
+    def init(self, shape: Shape) -> Memory: ...
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates: ...
 
 
 @runtime_checkable
@@ -82,3 +105,19 @@ class Revise(Protocol):
     def init(self, shape: Shape) -> Memory: ...
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update: ...
+
+
+@runtime_checkable
+class SoftStep(Protocol):
+    """What the positions that stay masked show the model in the next forward."""
+
+    def init(self, shape: Shape) -> Memory: ...
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft: ...
+
+
+class Stateless:
+    """A part without memory."""
+
+    def init(self, shape: Shape) -> Memory:
+        return {}

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
+from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 
 
@@ -33,6 +34,7 @@ class Denoiser(Protocol):
         *,
         end: Int[Tensor, " B"],
         kv: ColumnCache | None,
+        soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]: ...
 
 
@@ -101,8 +103,9 @@ class DiffusionLM(nn.Module):
         *,
         end: Int[Tensor, " B"],
         kv: ColumnCache | None,
+        soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]:
-        """One forward over the plan's columns; logits FOR the columns `want`, MASK at -inf.
+        """One forward over the plan's columns; logits FOR the columns `want`, MASK at -inf. soft: for the plan's rows.
 
         Writes the K/V of `plan.query` into `kv`. Columns at or past a row's `end` are not attended. `want` minus the
         shift must be among the query's columns; this is the cache strategy's promise and not checked here.
@@ -111,7 +114,9 @@ class DiffusionLM(nn.Module):
         rows = None if plan.all_rows else plan.rows
         pick = (lambda t: t) if rows is None else (lambda t: t[rows])
         tokens, row_end, positions = pick(canvas), pick(end), pick(kv.positions)
-        hidden = self._forward(tokens, plan.query, row_end, positions.gather(1, plan.query), kv.at(rows, plan.query))
+        embeds = self._embed(tokens, plan.query, row_end, soft)
+        mask = self._attention_mask(plan.query, row_end, tokens.shape[1])
+        hidden = self._forward(embeds, mask, positions.gather(1, plan.query), kv.at(rows, plan.query))
 
         # where in the query each wanted column's hidden state is
         place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
@@ -127,8 +132,41 @@ class DiffusionLM(nn.Module):
         length = canvas.shape[1]
         end = torch.full_like(prompt_len, length) if end is None else end
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
-        hidden = self._forward(canvas, columns, end, self.positions(prompt_len, length), None)
+        mask = self._attention_mask(columns, end, length)
+        hidden = self._forward(self._embed(canvas, columns, end), mask, self.positions(prompt_len, length), None)
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
+
+    def shadow_logits(
+        self,
+        canvas: Int[Tensor, "B T"],
+        want: Int[Tensor, "B W"],
+        prompt_len: Int[Tensor, " B"],
+        end: Int[Tensor, " B"],
+    ) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W V"]]:
+        """Logits for the columns `want`, and what they would be were that column a MASK, in one uncached forward.
+
+        WINO (arXiv 2507.18578): each wanted column has a shadow, a MASK at the same position that attends to the whole
+        canvas but that column, and that nobody else attends to. Raises ValueError for a token-shifted model, whose
+        prediction for a column is read off the column before it.
+        """
+        if self.spec.shift:
+            raise ValueError("shadow columns need a model without token shift")
+        length, mask_id = canvas.shape[1], self.spec.mask_id
+        columns = torch.arange(length, device=canvas.device).expand_as(canvas)
+        mask_embed = self.backbone.get_input_embeddings()(torch.full_like(want, mask_id))
+        shadows = self._mixed(mask_embed, canvas, want, end)
+        embeds = torch.cat([self._embed(canvas, columns, end), shadows], dim=1)
+        positions = self.positions(prompt_len, length)
+        positions = torch.cat([positions, positions.gather(1, want)], dim=1)
+        # keys: the canvas, without a shadow's own column (and those whose input mix holds its token), then the shadows
+        hidden_from = (columns[:, None] - want[..., None]).abs() <= self.spec.mix
+        to_canvas = self._attention_mask(want, end, length) & ~hidden_from[:, None]
+        to_canvas = torch.cat([self._attention_mask(columns, end, length), to_canvas], dim=2)
+        to_shadows = torch.eye(want.shape[1], dtype=torch.bool, device=canvas.device).expand(len(canvas), 1, -1, -1)
+        to_shadows = nn.functional.pad(to_shadows, (0, 0, length, 0))
+        hidden = self._forward(embeds, torch.cat([to_canvas, to_shadows], dim=3), positions, None)
+        plain = hidden.gather(1, want[..., None].expand(-1, -1, hidden.shape[-1]))
+        return self._head(plain), self._head(hidden[:, length:])
 
     def _head(self, hidden: Float[Tensor, "R W D"]) -> Float[Tensor, "R W V"]:
         head = self.backbone.get_output_embeddings()
@@ -138,23 +176,40 @@ class DiffusionLM(nn.Module):
         return logits
 
     def _forward(
-        self, tokens: Tensor, query: Tensor, end: Tensor, position_ids: Tensor, kv: ColumnCache | None
+        self,
+        embeds: Float[Tensor, "R Q D"],
+        mask: Bool[Tensor, "R 1 Q T"],
+        position_ids: Tensor,
+        kv: ColumnCache | None,
     ) -> Float[Tensor, "R Q D"]:
-        """Hidden states of the query columns; tokens `[R, T]`, query and position_ids `[R, Q]`, end `[R]`."""
+        """Hidden states of the query columns."""
         output = self.backbone.get_decoder()(
-            inputs_embeds=self._embed(tokens, query, end),
-            attention_mask=self._attention_mask(query, end, tokens.shape[1]),
+            inputs_embeds=embeds,
+            attention_mask=mask,
             position_ids=position_ids,
             past_key_values=kv,
             use_cache=kv is not None,
         )
         return output.last_hidden_state
 
-    def _embed(self, tokens: Tensor, query: Tensor, end: Tensor) -> Float[Tensor, "R Q D"]:
+    def _embed(
+        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None
+    ) -> Float[Tensor, "R Q D"]:
         embed = self.backbone.get_input_embeddings()
         here = embed(tokens.gather(1, query))
+        if soft is not None:
+            # where in the window each query column is, -1 outside
+            place = torch.where(soft.where, _arange_like(soft.columns), -1)
+            place = torch.full_like(tokens, -1).scatter_(1, soft.columns, place).gather(1, query)[..., None]
+            mixture = soft.soft.embed(embed, self.spec.mask_id)
+            here = torch.where(place < 0, here, mixture.gather(1, place.clamp(min=0).expand_as(here)))
+        return self._mixed(here, tokens, query, end)
+
+    def _mixed(self, here: Tensor, tokens: Tensor, query: Tensor, end: Tensor) -> Float[Tensor, "R Q D"]:
+        """Embeddings of the query columns with those of their canvas neighbours mixed in."""
         if self.mix is None:
             return here
+        embed = self.backbone.get_input_embeddings()
         last = tokens.shape[1] - 1
         before = embed(tokens.gather(1, (query - 1).clamp(min=0))) * (query > 0)[..., None]
         after = embed(tokens.gather(1, (query + 1).clamp(max=last))) * (query + 1 < end[:, None])[..., None]

@@ -1,5 +1,6 @@
 """Figures of a report, as SVG and PNG. The only module that imports matplotlib."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -83,7 +84,11 @@ def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], annotate: boo
         )
         if annotate and len(points) > 1:
             offset = LABEL_OFFSETS[i % len(LABEL_OFFSETS)]
+            labelled: tuple[float, float] | None = None
             for (label, *_), px, py in zip(points, x, y, strict=True):
+                if labelled and abs(math.log2(px / labelled[0])) < 0.08 and abs(py - labelled[1]) < 2:
+                    continue  # its label would lie on the last one
+                labelled = (px, py)
                 axes.annotate(label, (px, py), textcoords="offset points", xytext=offset, fontsize=7, color=f"C{i}")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))

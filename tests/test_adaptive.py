@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from decoders import EntropyBound, EntropyThreshold, Factor, Frechet
+from decoders.logits import Logits
 from decoders.noise import Noise
 from decoders.types import Candidates, View
+from dllm import ModelSpec
 
 
 def committed(rule, confidence: list[float], masked: list[bool] | None = None) -> list[int]:
@@ -13,7 +15,10 @@ def committed(rule, confidence: list[float], masked: list[bool] | None = None) -
     values = torch.tensor([confidence])
     mask = torch.ones_like(values, dtype=torch.bool) if masked is None else torch.tensor([masked])
     zeros = torch.zeros(1, values.shape[1], dtype=torch.long)
-    view = View(zeros, mask, mask, torch.zeros(1, values.shape[1], 2), zeros[:, 0], Noise(zeros[:, 0]))
+    logits = Logits(torch.zeros(1, values.shape[1], 4))
+    view = View(
+        zeros, mask, mask, logits, zeros[:, 0], Noise(zeros[:, 0]), ModelSpec(mask_id=3, eos_ids=(2,), pad_id=1)
+    )
     return (rule(view, Candidates(zeros, values), {}) & mask)[0].nonzero()[:, 0].tolist()
 
 

@@ -8,9 +8,13 @@ from torch import Tensor
 
 from decoders import Credit, Decoder, FixedK, Schedule, Threshold
 from decoders.compose import reset, surest
+from decoders.logits import Logits
 from decoders.noise import Noise, row_seeds
 from decoders.propose import CONFIDENCES, propose
 from decoders.types import Shape, View
+from dllm import ModelSpec
+
+SPEC = ModelSpec(mask_id=3, eos_ids=(2,), pad_id=1)
 
 
 def make_view(logits: Tensor, masked: Tensor | None = None, step: int = 1, seed: int = 0) -> View:
@@ -18,7 +22,8 @@ def make_view(logits: Tensor, masked: Tensor | None = None, step: int = 1, seed:
     masked = torch.ones(batch, width, dtype=torch.bool) if masked is None else masked
     steps = torch.full((batch,), step)
     noise = Noise(row_seeds(torch.arange(batch) + seed, steps))
-    return View(torch.zeros(batch, width, dtype=torch.long), masked, torch.ones_like(masked), logits, steps, noise)
+    tokens = torch.zeros(batch, width, dtype=torch.long)
+    return View(tokens, masked, torch.ones_like(masked), Logits(logits), steps, noise, SPEC)
 
 
 def random_view(seed: int, shape: tuple[int, int, int] = (3, 6, 10), scale: float = 3.0, step: int = 1) -> View:
@@ -69,7 +74,7 @@ def test_threshold_above_one_commits_one_per_step() -> None:
 
 def test_threshold_commits_exactly_what_reaches_it() -> None:
     view = random_view(1, scale=4.0)
-    p = view.logits.softmax(-1).amax(-1)
+    p = view.logits.values.softmax(-1).amax(-1)
     write = Decoder(Threshold(0.6)).step(view, [{}]).write
     expected = (p >= 0.6) & view.masked
     expected |= surest(p, view.masked & ~expected.any(1, keepdim=True))
@@ -78,7 +83,7 @@ def test_threshold_commits_exactly_what_reaches_it() -> None:
 
 def test_confidences_have_their_definitions() -> None:
     view = random_view(2)
-    p = view.logits.softmax(-1)
+    p = view.logits.values.softmax(-1)
     top = p.topk(2, dim=-1).values
     expected = {"prob": top[..., 0], "margin": top[..., 0] - top[..., 1], "entropy": (p * p.log()).sum(-1)}
     for name, value in expected.items():
@@ -89,7 +94,7 @@ def test_confidences_have_their_definitions() -> None:
 
 def test_impossible_tokens_never_win_nor_break_confidences() -> None:
     view = random_view(3)
-    view.logits[..., 4] = float("-inf")
+    view.logits.values[..., 4] = float("-inf")
     for name in CONFIDENCES:
         for temperature in (0.0, 1.0):
             candidates = propose(view, view.logits, temperature, name)
@@ -98,7 +103,7 @@ def test_impossible_tokens_never_win_nor_break_confidences() -> None:
 
 def test_temperature_samples_the_tempered_distribution() -> None:
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(1, 4000, 4)
-    tokens = propose(make_view(logits), logits, 0.5, "prob").tokens
+    tokens = propose(make_view(logits), Logits(logits), 0.5, "prob").tokens
     observed = torch.bincount(tokens[0], minlength=4) / 4000
     torch.testing.assert_close(observed, (logits[0, 0] / 0.5).softmax(-1), atol=0.03, rtol=0)
 
@@ -127,8 +132,9 @@ def test_credit_follows_the_equations(slots: int | None) -> None:
     part = Credit(slots=slots)
     memory = part.init(Shape(1, 1, 3, torch.device("cpu")))
     for logits, _, _, fused in ORACLE:
-        out = part(make_view(torch.tensor([[logits]])), memory)
-        torch.testing.assert_close(out.softmax(-1)[0, 0], torch.tensor(fused), atol=2e-5, rtol=0)
+        view = make_view(torch.tensor([[logits]]))
+        out = part(view, view.logits, memory)
+        torch.testing.assert_close(out.probs()[0, 0], torch.tensor(fused), atol=2e-5, rtol=0)
     if slots is None:
         torch.testing.assert_close(memory["credit"][0, 0], torch.tensor(ORACLE[-1][2]), atol=2e-5, rtol=0)
 
@@ -137,7 +143,8 @@ def test_a_full_table_drops_the_least_credited_token() -> None:
     part = Credit(slots=1)
     memory = part.init(Shape(1, 1, 3, torch.device("cpu")))
     for logits, favourite, *_ in ORACLE:
-        part(make_view(torch.tensor([[logits]])), memory)
+        view = make_view(torch.tensor([[logits]]))
+        part(view, view.logits, memory)
         assert memory["token"].item() == favourite
 
 
@@ -148,7 +155,12 @@ def test_sparse_credit_equals_dense() -> None:
         memories = dense.init(shape), sparse.init(shape)
         for step in range(8):  # at most 8 favourites, so nothing is dropped
             view = random_view(100 * seed + step, step=step)
-            torch.testing.assert_close(dense(view, memories[0]), sparse(view, memories[1]), atol=1e-6, rtol=1e-6)
+            ours, theirs = (part(view, view.logits, m) for part, m in ((sparse, memories[1]), (dense, memories[0])))
+            torch.testing.assert_close(ours.values, theirs.values, atol=1e-6, rtol=1e-6)
+            torch.testing.assert_close(ours.log_norm, theirs.log_norm, atol=1e-5, rtol=1e-6)
+            torch.testing.assert_close(ours.top[0], theirs.top[0], atol=1e-6, rtol=1e-6)
+            assert ours.top[1].equal(theirs.top[1])
+            torch.testing.assert_close(ours.prob(ours.top[1]), theirs.top_prob(), atol=1e-5, rtol=1e-5)
 
 
 def test_credit_without_weight_is_the_plain_threshold() -> None:
@@ -169,7 +181,7 @@ def test_stationary_credit_lowers_the_threshold_as_derived() -> None:
         logits = torch.tensor([[[p, 1 - p]]]).log()
         memory = part.init(Shape(1, 1, 2, torch.device("cpu")))
         for _ in range(60):
-            fused = part(make_view(logits), memory).softmax(-1)
+            fused = part(make_view(logits), Logits(logits), memory).probs()
         assert math.isclose(float(memory["credit"].max()), p**0.2 / 0.3, rel_tol=1e-4)
         assert bool(fused.max() >= 0.9) == passes
 
@@ -179,7 +191,7 @@ def test_committed_positions_gain_no_credit() -> None:
     for slots in (None, 4):
         part = Credit(slots=slots)
         memory = part.init(shape_of(view))
-        part(view, memory)
+        part(view, view.logits, memory)
         assert (memory["credit"].sum(-1) > 0).equal(view.masked)
 
 

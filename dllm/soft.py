@@ -1,0 +1,63 @@
+"""Soft inputs: positions that are still masked show the model a mixture of tokens instead of MASK alone."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Soft:
+    """A mixture of tokens per window position.
+
+    weights: `[B, W, K]`, of `tokens` `[B, W, K]`, or of the whole vocabulary where tokens is None (K = V). amount: how
+    far from MASK to the mixture, in [0, 1]. mode: "add" E[MASK] + amount * mixture (iteration smoothing, dInfer);
+    "slerp" turns E[MASK] towards the mixture on its sphere (soft tokens, arXiv 2609.37391).
+    """
+
+    weights: Float[Tensor, "B W K"]
+    amount: Float[Tensor, "B W"]
+    tokens: Int[Tensor, "B W K"] | None = None
+    mode: Literal["add", "slerp"] = "add"
+
+    def __getitem__(self, rows: Int[Tensor, " R"]) -> "Soft":
+        tokens = None if self.tokens is None else self.tokens[rows]
+        return Soft(self.weights[rows], self.amount[rows], tokens, self.mode)
+
+    def embed(self, embedding: nn.Module, mask_id: int) -> Float[Tensor, "B W D"]:
+        """Input embeddings of the window positions. embedding: the model's input embedding, with `weight` `[V, D]`."""
+        table = embedding.weight
+        assert isinstance(table, Tensor)
+        weights, amount = self.weights.to(table.dtype), self.amount.to(table.dtype)[..., None]
+        if self.tokens is None:
+            mixture = weights @ table[: weights.shape[-1]]
+        else:
+            mixture = (weights[..., None] * table[self.tokens]).sum(-2)
+        mask = table[mask_id]
+        return mask + amount * mixture if self.mode == "add" else _slerp(mask, mixture, amount)
+
+
+@dataclass(frozen=True)
+class SoftInput:
+    """A Soft with its place on the canvas: columns `[B, W]` of the window, and where it holds."""
+
+    soft: Soft
+    columns: Int[Tensor, "B W"]
+    where: Bool[Tensor, "B W"]
+
+    def __getitem__(self, rows: Int[Tensor, " R"]) -> "SoftInput":
+        return SoftInput(self.soft[rows], self.columns[rows], self.where[rows])
+
+
+def _slerp(mask: Float[Tensor, " D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:
+    """|mask| times the unit vector `amount` of the way from mask's direction to the mixture's; linear where they are
+    nearly parallel."""
+    norm = mask.norm()
+    start, end = (mask / norm).expand_as(mixture), nn.functional.normalize(mixture, dim=-1)
+    angle = (start * end).sum(-1, keepdim=True).clamp(-1, 1).acos()
+    sine = angle.sin().clamp(min=1e-6)
+    turned = (((1 - amount) * angle).sin() * start + (amount * angle).sin() * end) / sine
+    straight = nn.functional.normalize(torch.lerp(start, end, amount), dim=-1)
+    return norm * torch.where(angle.sin() < 1e-4, straight, turned)
