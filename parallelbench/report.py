@@ -46,8 +46,12 @@ def run_table(run: Run) -> str:
 def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     """Writes report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown.
 
+    Unfinished runs lack whole tasks, so beside finished ones they are only named; alone they are reported as they are.
     Raises ValueError for runs without samples, or runs that cannot be compared because their tasks' versions differ.
     """
+    finished = [run for run in runs if run.info["status"] == "done"]
+    unfinished = [str(run.folder) for run in runs if run.info["status"] != "done"]
+    runs = finished or runs
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
@@ -78,7 +82,7 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(names, metrics)}.items():
         plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
 
-    text = _markdown(names, runs, metrics)
+    text = _markdown(names, runs, metrics, unfinished)
     (out_dir / "report.md").write_text(text)
     return text
 
@@ -181,9 +185,8 @@ def _orders(run: Run) -> dict[str, np.ndarray]:
     return {task: np.array(rows) for task, rows in by_task.items()}
 
 
-def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> str:
+def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, unfinished: Sequence[str]) -> str:
     devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in runs})
-    partial = [name for name, run in zip(names, runs, strict=True) if run.info["status"] != "done"]
     has_baseline = any(_baseline(run, runs) is not None for run in runs)
     lines = [
         f"# {runs[0].info['model']}: {len(runs)} runs",
@@ -206,8 +209,9 @@ def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> st
             "",
         ]
     lines += [f"Seconds were measured on: {'; '.join(devices)}.", ""]
-    if partial:
-        lines += [f"Not finished: {', '.join(partial)}.", ""]
+    if unfinished:
+        kept = "left out" if any(run.info["status"] == "done" for run in runs) else "shown as they are"
+        lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
     tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
     lines += ["## Score per task, %", "", _row(["run", *(task.split("/")[-1] for task in tasks)])]
     lines.append(_row(["---"] + ["---:"] * len(tasks)))

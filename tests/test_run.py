@@ -81,6 +81,19 @@ def test_an_unfinished_run_is_resumed_to_the_same_samples(cli, tmp_path: Path, k
     assert sorted(samples(folder), key=lambda r: r["id"]) == sorted(samples(tmp_path / "whole"), key=lambda r: r["id"])
 
 
+def test_a_report_leaves_unfinished_runs_out(cli, tmp_path: Path) -> None:
+    cli("run", *SMALL, "out_dir=runs/whole")
+    cli("run", *SMALL, "decoder=credit", "out_dir=runs/cut")
+    folder = tmp_path / "runs" / "cut"
+    (folder / "samples.jsonl").write_bytes(b"".join((folder / "samples.jsonl").read_bytes().splitlines(True)[:2]))
+    info = json.loads((folder / "run.json").read_text()) | {"status": "partial"}
+    (folder / "run.json").write_text(json.dumps(info))
+    code, out, _ = cli("report", "runs", "out_dir=page")
+    assert code == 0 and "Not finished, left out: runs/cut" in out and "\n| credit" not in out
+    code, out, _ = cli("report", "runs/cut", "out_dir=page")
+    assert code == 0 and "shown as they are" in out
+
+
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_samples(cli, tmp_path: Path) -> None:
     arguments = ["limit=20", "batch_size=4", "decoder=fixed"]
