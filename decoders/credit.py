@@ -22,12 +22,17 @@ class Credit:
 
     slots: None keeps credit for the whole vocabulary (`[B, W, V]` float32); a number keeps that many tokens per
     position, which is exact while no position has had more favourites, and drops the least credited token otherwise.
+    tuning_free: alpha = beta = 1 - (share of the window still masked) and gamma = 1 (section 4.3). spread: every token
+    earns credit p^gamma, not the favourite alone (Eq. 13); needs slots=None. dInfer's own defaults are alpha=0.7,
+    beta=0.8.
     """
 
     alpha: float = 0.65
     beta: float = 0.7
     gamma: float = 0.2
     slots: int | None = 8
+    tuning_free: bool = False
+    spread: bool = False
 
     def __post_init__(self) -> None:
         if self.alpha < 0:
@@ -38,6 +43,9 @@ class Credit:
             raise ValueError(f"credit gamma={self.gamma}; the exponent is >= 0")
         if self.slots is not None and self.slots < 1:
             raise ValueError(f"credit slots={self.slots}; keep at least 1 token per position, or null for all")
+
+        if self.spread and self.slots is not None:
+            raise ValueError(f"credit slots={self.slots} with spread; spread credit needs the whole vocabulary: null")
 
     def init(self, shape: Shape) -> Memory:
         if self.slots is None:
@@ -50,12 +58,20 @@ class Credit:
         }
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        _, favourite = logits.top
-        gain = logits.top_prob()[..., None].pow(self.gamma) * view.masked[..., None]
-        credit, favourite = memory["credit"].mul_(self.beta), favourite[..., None]
+        alpha, beta, gamma = self.alpha, self.beta, self.gamma
+        if self.tuning_free:
+            decided = 1 - view.masked.sum(1) / view.live.sum(1).clamp(min=1)
+            alpha = beta = decided[:, None, None]
+            gamma = 1.0
+        credit = memory["credit"].mul_(beta)
+        if self.spread:
+            credit += logits.probs().pow_(gamma).mul_(view.masked[..., None])
+            return Logits(logits.values + alpha * credit.log1p())
+        favourite = logits.top[1][..., None]
+        gain = logits.top_prob()[..., None].pow(gamma).to(credit.dtype) * view.masked[..., None]
         if self.slots is None:
-            credit.scatter_add_(-1, favourite, gain.float())
-            return Logits(logits.values + self.alpha * credit.log1p())
+            credit.scatter_add_(-1, favourite, gain)
+            return Logits(logits.values + alpha * credit.log1p())
         token = memory["token"]
         known = (token == favourite) & (credit > 0)
         # a new favourite takes the least credited slot; empty ones hold 0
@@ -63,4 +79,4 @@ class Credit:
         new = weakest & ~known.any(-1, keepdim=True) & view.masked[..., None]
         token.copy_(torch.where(new, favourite, token))
         credit.copy_(torch.where(new, gain, credit + gain * known))
-        return logits.boosted(token, self.alpha * credit.log1p())
+        return logits.boosted(token, alpha * credit.log1p())

@@ -69,7 +69,7 @@ class Logits:
         return (self.values - self.log_norm[..., None]).exp_()
 
     def boosted(self, tokens: Int[Tensor, "B W K"], bonus: Float[Tensor, "B W K"]) -> "Logits":
-        """These logits plus a bonus >= 0 for a few tokens per position (a token named twice gets both)."""
+        """These logits plus a bonus >= 0 for a few tokens per position, all different where the bonus is not 0."""
         return _Boosted(self, tokens, bonus)
 
 

@@ -20,3 +20,10 @@ def surest_first(
 def to_positions(chosen: Bool[Tensor, "B W"], order: Int[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
     """Back from sorted order to positions."""
     return torch.zeros_like(chosen).scatter_(1, order, chosen)
+
+
+def lowest(values: Float[Tensor, "B W"], where: Bool[Tensor, "B W"], number: Int[Tensor, " B"]) -> Bool[Tensor, "B W"]:
+    """The `number` lowest values of `where` in each row; fewer where there are fewer."""
+    order = values.masked_fill(~where, float("inf")).sort(dim=1, stable=True).indices
+    first = torch.arange(values.shape[1], device=values.device) < number[:, None]
+    return to_positions(first, order) & where

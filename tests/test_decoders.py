@@ -1,6 +1,7 @@
 """Parts of a decoder on hand-made views: rules, confidences, credit, noise."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -225,3 +226,53 @@ def test_memory_starts_anew_in_each_block_and_row() -> None:
 def test_impossible_knobs_are_refused(build, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_tuning_free_credit_follows_the_decided_share() -> None:
+    part = Credit(tuning_free=True, slots=None)
+    view = random_view(3)
+    view = replace(view, masked=torch.ones_like(view.masked))
+    memory = part.init(shape_of(view))
+    torch.testing.assert_close(part(view, view.logits, memory).values, view.logits.values)  # nothing decided: alpha 0
+    half = replace(view, masked=torch.arange(6).expand(3, 6) < 3)
+    memory["credit"].zero_()
+    out = part(half, half.logits, memory).values - half.logits.values
+    gain = 0.5 * half.logits.top_prob().log1p()  # alpha 1/2, gamma 1
+    torch.testing.assert_close(out.amax(-1), gain * half.masked)
+
+
+def test_spread_credit_gives_every_token_its_power() -> None:
+    part = Credit(spread=True, slots=None)
+    view = random_view(4)
+    memory = part.init(shape_of(view))
+    p = view.logits.probs()
+    part(view, view.logits, memory)
+    torch.testing.assert_close(memory["credit"], p**0.2 * view.masked[..., None])
+    part(view, view.logits, memory)
+    torch.testing.assert_close(memory["credit"], 1.7 * p**0.2 * view.masked[..., None])
+    with pytest.raises(ValueError, match="slots=8 with spread"):
+        Credit(spread=True)
+
+
+def test_sparse_bonuses_correct_every_statistic() -> None:
+    rng = torch.Generator().manual_seed(0)
+    base = Logits(torch.randn(2, 3, 12, generator=rng) * 4)
+    tokens = torch.rand(2, 3, 12, generator=rng).argsort(-1)[..., :5]
+    bonus = torch.rand(2, 3, 5, generator=rng) * 3
+    tokens[..., 4], bonus[..., 4] = tokens[..., 0], 0  # an empty slot may repeat a token
+    sparse = base.boosted(tokens, bonus)
+    dense = Logits(base.values.scatter_add(-1, tokens, bonus))
+    for name in ("values", "log_norm", "entropy"):
+        torch.testing.assert_close(getattr(sparse, name), getattr(dense, name))
+    assert sparse.top[1].equal(dense.top[1])
+    torch.testing.assert_close(sparse.top[0], dense.top[0])
+    torch.testing.assert_close(sparse.margin(), dense.margin())
+    torch.testing.assert_close(sparse.probs(), dense.values.softmax(-1))
+    again = sparse.boosted(tokens, bonus)
+    torch.testing.assert_close(again.log_norm, Logits(dense.values.scatter_add(-1, tokens, bonus)).log_norm)
+
+
+def test_entropy_and_margin_survive_impossible_tokens() -> None:
+    logits = torch.tensor([[[0.0, 0.0, float("-inf"), float("-inf")]]])
+    assert math.isclose(float(Logits(logits).entropy), math.log(2), rel_tol=1e-6)
+    assert float(Logits(logits).margin()) == 0

@@ -1,0 +1,314 @@
+"""Revisions: committed tokens are masked again, or replaced, when later evidence speaks against them.
+
+Each step of a row must make progress, or bound its number of steps, for the loop to end.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from decoders.ranking import lowest, surest_first, to_positions
+from decoders.types import Candidates, Memory, Shape, Stateless, Update, View
+
+
+def _confidences(shape: Shape) -> Memory:
+    """Confidence at the time of commit, per position."""
+    return {"confidence": torch.zeros((shape.batch, shape.window), device=shape.device)}
+
+
+def _keep(memory: Memory, write: Bool[Tensor, "B W"], candidates: Candidates) -> Float[Tensor, "B W"]:
+    """Stores the confidences of the new commits and returns all stored ones."""
+    stored = memory["confidence"]
+    stored.copy_(torch.where(write, candidates.confidence, stored))
+    return stored
+
+
+def _remask(view: View, candidates: Candidates, write: Bool[Tensor, "B W"], back: Bool[Tensor, "B W"]) -> Update:
+    """Commits `write` and masks `back` again (a position in both stays masked)."""
+    tokens = torch.where(back, view.spec.mask_id, candidates.tokens)
+    return Update(tokens, (write & ~back) | (back & ~view.masked))
+
+
+@dataclass(frozen=True)
+class ConfidenceDrop:
+    """Saber's backtracking (arXiv 2510.18165): masks the tokens that lost most confidence since their commit.
+
+    One token per `mu` new commits, at least 1, and fewer than the new commits, which the paper leaves open and without
+    which a step need not make progress. Only tokens that really lost confidence.
+    """
+
+    mu: float = 4.0
+
+    def __post_init__(self) -> None:
+        if self.mu < 1:
+            raise ValueError(f"mu={self.mu} new commits per remasked token; it is at least 1")
+
+    def init(self, shape: Shape) -> Memory:
+        return _confidences(shape)
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
+        old = view.live & ~view.masked
+        drop = memory["confidence"] - view.logits.prob(view.tokens)
+        new = write.sum(1)
+        number = torch.minimum((new / self.mu).long().clamp(min=1), (new - 1).clamp(min=0))
+        back = lowest(-drop, old & (drop > 0), number)
+        _keep(memory, write, candidates)
+        return _remask(view, candidates, write, back)
+
+
+@dataclass(frozen=True)
+class Wino:
+    """WINO's narrow-out (arXiv 2507.18578): masks tokens that a forward which cannot see them does not confirm.
+
+    A committed token is masked again when its probability at its shadow (`View.shadow`) is below `keep`; the least
+    likely first and fewer than the new commits, so each step makes progress. Use with WideIn.
+    """
+
+    keep: float = 0.9
+    needs_shadow: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.keep <= 1:
+            raise ValueError(f"keep={self.keep}; a probability lies in [0, 1]")
+
+    def init(self, shape: Shape) -> Memory:
+        return {}
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
+        assert view.shadow is not None
+        doubted = view.live & ~view.masked & (view.shadow < self.keep)
+        back = lowest(view.shadow, doubted, (write.sum(1) - 1).clamp(min=0))
+        return _remask(view, candidates, write, back)
+
+
+@dataclass(frozen=True)
+class WideIn(Stateless):
+    """WINO's wide-in: confidences above tau, at most clamp(0.7 * masks, 5, 20) of them. Confidence: prob."""
+
+    tau: float = 0.6
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0:
+            raise ValueError(f"tau={self.tau}; a confidence threshold is positive")
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        confidence, order, _ = surest_first(view, candidates)
+        limit = (0.7 * view.masked.sum(1)).long().clamp(5, 20)
+        rank = torch.arange(confidence.shape[1], device=confidence.device)
+        return to_positions((confidence > self.tau) & (rank < limit[:, None]), order)
+
+
+@dataclass(frozen=True)
+class TokenEdit:
+    """LLaDA2.1's editing (arXiv 2602.08676): a committed token gives way to another one with probability > tau.
+
+    Once the window is full it is looked at again until nothing changes, at most `post` times. For models trained to
+    edit; a plain masked model never saw wrong tokens in its input.
+    """
+
+    tau: float = 0.9
+    post: int = 16
+
+    def __post_init__(self) -> None:
+        if self.tau < 0 or self.post < 0:
+            raise ValueError(f"tau={self.tau}, post={self.post}; both are >= 0")
+
+    def init(self, shape: Shape) -> Memory:
+        return {"post": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
+        best = view.logits.top[1]
+        edit = view.live & ~view.masked & (best != view.tokens) & (view.logits.top_prob() > self.tau)
+        full = ~(view.masked & ~write).any(1)
+        post = memory["post"]
+        hold = full & (write | edit).any(1) & (post < self.post)
+        post += full
+        return Update(torch.where(edit, best, candidates.tokens), write | edit, hold=hold)
+
+
+@dataclass(frozen=True)
+class MaskGit:
+    """MaskGIT's schedule (arXiv 2202.04200): floor(m * g((i + 1) / steps)) of a block's m masks are left after step i.
+
+    mode: linear g = 1 - r, cosine cos(pi r / 2), pow2 1 - r^2 (any exponent). A step may commit nothing: use with
+    at_least_one=False.
+    """
+
+    steps: int = 16
+    mode: str = "cosine"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not re.fullmatch(r"linear|cosine|pow\d+(\.\d+)?", self.mode):
+            raise ValueError(f"steps={self.steps}, mode={self.mode!r}; steps >= 1, mode linear, cosine or pow2")
+
+    def init(self, shape: Shape) -> Memory:
+        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+
+    def left(self, view: View, memory: Memory) -> Int[Tensor, " B"]:
+        """Masks that remain after this step."""
+        masks = memory["masks"]
+        masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
+        r = (view.step.double() + 1) / self.steps
+        if self.mode == "cosine":
+            ratio = (r * math.pi / 2).cos()
+        else:
+            ratio = 1 - r ** (1.0 if self.mode == "linear" else float(self.mode.removeprefix("pow")))
+        return (masks * ratio.clamp(1e-6, 1)).long()
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        number = view.masked.sum(1) - self.left(view, memory)
+        _, order, valid = surest_first(view, candidates)
+        first = torch.arange(order.shape[1], device=order.device) < number[:, None]
+        return to_positions(first & valid, order)
+
+
+@dataclass(frozen=True)
+class RunningConfidence:
+    """RCR (MDPO, arXiv 2508.13148): fill everything, then mask the least confident again, MaskGIT's number of them.
+
+    Use with `FixedK("all")`. A token's confidence is that of its commit, so an early commit is reconsidered as long as
+    surer ones come. Deviation: the published code also masks tokens of earlier blocks.
+    """
+
+    schedule: MaskGit = MaskGit(16, "linear")
+
+    def init(self, shape: Shape) -> Memory:
+        return _confidences(shape) | self.schedule.init(shape)
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
+        stored = _keep(memory, write, candidates)
+        back = lowest(stored, view.live, self.schedule.left(view, memory))
+        return _remask(view, candidates, write, back)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """ParallelBench's port of ReMDM (arXiv 2503.00307): near the end of a block, `extra` steps that redo `redo` tokens.
+
+    steps: forwards of the schedule. Before each extra step, which come after `after` of the scheduled ones, the `redo`
+    tokens of lowest confidence are masked. As a rule it commits the schedule's number, or `redo` in an extra step; as a
+    revision it masks. Give the same values to both. Raises ValueError for impossible numbers.
+    """
+
+    steps: int = 32
+    extra: int = 4
+    redo: int = 2
+    after: int = 28
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.redo, self.after) < 1 or self.extra < 0:
+            raise ValueError(
+                f"steps={self.steps}, redo={self.redo}, after={self.after}, extra={self.extra}; "
+                "whole numbers >= 1, extra >= 0"
+            )
+
+    def is_extra(self, step: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        first = min(self.after, self.steps)
+        return (step >= first) & (step < first + self.extra)
+
+
+@dataclass(frozen=True)
+class LoopRule(Loop):
+    """The commits of `Loop`."""
+
+    def init(self, shape: Shape) -> Memory:
+        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        masks = memory["masks"]
+        masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
+        extra = self.is_extra(view.step)
+        turn = torch.where(view.step < min(self.after, self.steps), view.step, view.step - self.extra)
+        number = torch.where(extra, self.redo, masks // self.steps + (turn < masks % self.steps))
+        _, order, valid = surest_first(view, candidates)
+        first = torch.arange(order.shape[1], device=order.device) < number[:, None]
+        return to_positions(first & valid, order)
+
+
+@dataclass(frozen=True)
+class LoopRemask(Loop):
+    """The remasking of `Loop`."""
+
+    def init(self, shape: Shape) -> Memory:
+        return _confidences(shape)
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
+        stored = _keep(memory, write, candidates)
+        committed = view.live & (~view.masked | write)
+        number = torch.where(self.is_extra(view.step + 1), self.redo, 0)
+        return _remask(view, candidates, write, lowest(stored, committed, number))
+
+
+@dataclass(frozen=True)
+class ReMdm:
+    """ReMDM's sampler (arXiv 2503.00307) over `steps` forwards per block: masks are filled and tokens masked at random.
+
+    With unmasked fraction a_t = i / steps before step i and a_s after it, a token is masked again with probability
+    sigma <= min(1, (1 - a_s) / a_t) and a mask is filled with (a_s - (1 - sigma) a_t) / (1 - a_t). kind: "cap" sigma =
+    min(eta, bound); "rescale" eta * bound; "conf" bound * eta * softmax(-confidence at commit) over the tokens (0 for
+    masks). Its quality comes from steps > tokens: it is not a fast decoder. As a rule it fills, as a revision it masks;
+    give the same values to both, and at_least_one=False.
+    """
+
+    steps: int = 32
+    kind: str = "cap"
+    eta: float = 0.04
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.kind not in ("cap", "rescale", "conf") or not 0 <= self.eta <= 1:
+            raise ValueError(
+                f"steps={self.steps}, kind={self.kind!r}, eta={self.eta}; "
+                "steps >= 1, kind cap, rescale or conf, eta in [0, 1]"
+            )
+
+    def times(self, view: View) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
+        """a_t, a_s and the bound of sigma."""
+        before = (view.step.double() / self.steps).clamp(max=1)[:, None]
+        after = ((view.step.double() + 1) / self.steps).clamp(max=1)[:, None]
+        return before, after, ((1 - after) / before.clamp(min=1e-9)).clamp(max=1)
+
+    def sigma(self, bound: Float[Tensor, "B 1"]) -> Float[Tensor, "B 1"]:
+        """For masks, and for tokens unless kind is conf."""
+        return {"cap": bound.clamp(max=self.eta), "rescale": self.eta * bound, "conf": 0 * bound}[self.kind]
+
+
+_FILL, _BACK = 11, 12  # noise streams
+
+
+@dataclass(frozen=True)
+class ReMdmRule(ReMdm):
+    """The filling of `ReMdm`."""
+
+    def init(self, shape: Shape) -> Memory:
+        return {}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        before, after, bound = self.times(view)
+        fill = (after - (1 - self.sigma(bound)) * before) / (1 - before).clamp(min=1e-9)
+        # the last step fills all that is left
+        return view.masked & ((view.noise.uniform(view.masked.shape[1], stream=_FILL) < fill) | (after >= 1))
+
+
+@dataclass(frozen=True)
+class ReMdmRemask(ReMdm):
+    """The remasking of `ReMdm`."""
+
+    def init(self, shape: Shape) -> Memory:
+        return _confidences(shape)
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
+        _, after, bound = self.times(view)
+        old = view.live & ~view.masked
+        sigma = self.sigma(bound)
+        if self.kind == "conf":
+            weight = (-memory["confidence"].double()).masked_fill(~old, float("-inf")).softmax(1)
+            sigma = (bound * self.eta * weight).nan_to_num(0)  # a row without tokens has no weights
+        back = old & (view.noise.uniform(old.shape[1], stream=_BACK) < sigma) & (after < 1)
+        _keep(memory, write, candidates)
+        update = _remask(view, candidates, write, back)
+        return Update(update.tokens, update.write, hold=(after < 1)[:, 0])

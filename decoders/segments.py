@@ -1,0 +1,41 @@
+"""Hierarchical decoding: split each run of masks, so that later steps have context on both sides."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from decoders.types import Candidates, Memory, Stateless, View
+
+
+@dataclass(frozen=True)
+class Hierarchical(Stateless):
+    """Every position above `high`, and the surest of each run of masks if above `low` (dInfer, arXiv 2510.08666).
+
+    Confidence: prob. Both comparisons are strict, as in the authors' code. high above 1: only the surest of each run.
+    """
+
+    high: float = 0.92
+    low: float = 0.62
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high:
+            raise ValueError(f"low={self.low}, high={self.high}; thresholds satisfy 0 <= low <= high")
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        confidence = candidates.confidence.masked_fill(~view.masked, float("-inf"))
+        run = runs(view.masked)
+        best = torch.full_like(confidence, float("-inf")).scatter_reduce(1, run, confidence, "amax")
+        first = confidence == best.gather(1, run)  # of equals in a run, the leftmost
+        earlier = first.cumsum(1) - first.int()
+        before_run = torch.full_like(earlier, earlier.shape[1]).scatter_reduce(1, run, earlier, "amin")
+        surest = first & (earlier == before_run.gather(1, run))
+        return view.masked & ((confidence > self.high) | (surest & (confidence > self.low)))
+
+
+def runs(masked: Bool[Tensor, "B W"]) -> Tensor:
+    """A number for each stretch of equal `masked`, counted from 0 in each row: `[B, W]`."""
+    changes = torch.zeros_like(masked, dtype=torch.long)
+    changes[:, 1:] = masked[:, 1:] != masked[:, :-1]
+    return changes.cumsum(1)

@@ -1,0 +1,170 @@
+"""A contract that any decoder can be run through: `check_decoder(decoder)` raises AssertionError where it is broken.
+
+It runs on a made-up model, so it needs no weights and takes a second: random logits that depend on the canvas, in
+several dtypes and blocks, batched and alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decoders.compose import Decoder
+from decoders.loop import NO_CACHE, decode
+from decoders.noise import Noise, row_seeds
+from decoders.state import DecodeState
+from decoders.stop import Never
+from decoders.types import Shape, Update, View
+from dllm.cache import Plan
+from dllm.kv import ColumnCache
+from dllm.soft import SoftInput
+from dllm.spec import ModelSpec
+
+VOCAB, SPEC = 40, ModelSpec(mask_id=39, eos_ids=(38,), pad_id=37)
+
+
+class HashModel:
+    """Logits that are a fixed random function of a row's canvas: a denoiser without weights."""
+
+    spec = SPEC
+
+    def __init__(self, dtype: torch.dtype = torch.float32, scale: float = 3.0) -> None:
+        rng = torch.Generator().manual_seed(0)
+        self.mix = torch.randn(VOCAB, VOCAB, generator=rng)
+        self.dtype, self.scale = dtype, scale
+
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> None:
+        return None
+
+    def logits(
+        self,
+        canvas: Int[Tensor, "B T"],
+        plan: Plan,
+        want: Int[Tensor, "R W"],
+        *,
+        end: Int[Tensor, " B"],
+        kv: ColumnCache | None,
+        soft: SoftInput | None = None,
+    ) -> Float[Tensor, "R W V"]:
+        return self._logits(canvas[plan.rows], want, end[plan.rows])
+
+    def shadow_logits(
+        self, canvas: Int[Tensor, "B T"], want: Int[Tensor, "B W"], prompt_len: Tensor, end: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logits = self._logits(canvas, want, end)
+        return logits, logits.roll(1, dims=-1).index_fill(-1, torch.tensor(SPEC.mask_id), float("-inf"))
+
+    def _logits(self, canvas: Tensor, want: Tensor, end: Tensor) -> Tensor:
+        columns = torch.arange(canvas.shape[1])
+        live = (columns < end[:, None])[..., None]
+        seen = torch.nn.functional.one_hot(canvas, VOCAB).float() * torch.cos(columns + 1.0)[:, None] * live
+        at = torch.sin(want[..., None] * (torch.arange(VOCAB) + 1.0))
+        logits = self.scale * (torch.tanh(seen.sum(1) @ self.mix)[:, None] + at)
+        logits[..., SPEC.mask_id] = float("-inf")
+        return logits.to(self.dtype)
+
+
+def check_decoder(decoder: Decoder, gen_len: int = 24, block_len: int = 12) -> None:
+    """Raises AssertionError, naming the broken promise, unless the decoder
+
+    - writes live positions only, and masked ones only unless it revises,
+    - commits at least one token per unfinished row (unless at_least_one=False) and leaves no MASK,
+    - decodes a row alike alone, batched and permuted, and alike again under the same seed,
+    - keeps no memory from one block or call to the next,
+    - leaves the view as it is, and never waits for the device (`.item()`, `bool(tensor)`, `nonzero`),
+    - works on float32, bfloat16 and float64 logits.
+    """
+    prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10], [11, 12, 13, 14]]
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        model = HashModel(dtype)
+
+        def run(rows: list[list[int]], model: HashModel = model) -> list:
+            return decode(
+                model,
+                rows,
+                gen_len=gen_len,
+                block_len=block_len,
+                decoder=decoder,
+                cache=NO_CACHE,
+                stop=Never(),
+                on_step=lambda state, view, update: _check_step(decoder, state, view, update),
+            )
+
+        together = run(prompts)
+        assert all(row.stopped_by == "length" for row in together), "MASK tokens are left"
+        assert together == run(prompts), "the same seed gives other tokens: state outside the memory"
+        assert together == [run([prompt])[0] for prompt in prompts], "a row decodes differently alone and batched"
+        order = [2, 0, 3, 1]
+        assert [together[i] for i in order] == run([prompts[i] for i in order]), "the order of the rows matters"
+    _check_memory(decoder, block_len)
+    _check_sync_and_purity(decoder, block_len)
+
+
+def _check_step(decoder: Decoder, state: DecodeState, view: View, update: Update) -> None:
+    batch, width = view.tokens.shape
+    assert update.tokens.shape == update.write.shape == (batch, width), f"an update has shape {(batch, width)}"
+    assert update.tokens.dtype == torch.long and update.write.dtype == torch.bool, "tokens are int64, write is bool"
+    assert not (update.write & ~view.live).any(), "positions outside the live window are written"
+    if decoder.revise is None:
+        assert not (update.write & ~view.masked).any(), "committed tokens are overwritten without a revision"
+        assert not (update.write & (update.tokens == view.spec.mask_id)).any(), "MASK is committed"
+        if decoder.at_least_one:
+            assert update.write.any(1).equal(view.masked.any(1)), "an unfinished row commits nothing"
+
+
+def _view(step: int, block_len: int, seed: int = 0) -> View:
+    rng = torch.Generator().manual_seed(seed)
+    model = HashModel()
+    canvas = torch.randint(0, 30, (3, 3 * block_len), generator=rng)
+    state = DecodeState.begin(
+        SPEC, canvas[:, :block_len].tolist(), block_len, block_len, [1, 2, 3], torch.device("cpu")
+    )
+    logits = model._logits(state.canvas, state.columns, state.end)
+    logits, shadow = logits + torch.randn(logits.shape, generator=rng), torch.rand(3, block_len, generator=rng)
+    steps = torch.full((3,), step)
+    return replace(state.view(logits, shadow), step=steps, noise=Noise(row_seeds(state.seeds, steps)))
+
+
+def _check_memory(decoder: Decoder, block_len: int) -> None:
+    """A window's first step must forget what came before."""
+    shape = Shape(3, block_len, VOCAB, torch.device("cpu"))
+    used, fresh = decoder.init(shape), decoder.init(shape)
+    for tensor in (tensor for part in used for tensor in part.values()):
+        assert len(tensor) == 3, "memory is per row: its first dimension is the batch"
+    for step in range(4):
+        decoder.step(_view(step, block_len, seed=step), used)
+    after, alone = (decoder.step(_view(0, block_len, seed=9), memory) for memory in (used, fresh))
+    assert after.tokens[after.write].equal(alone.tokens[alone.write]), "memory of one block reaches the next"
+    assert after.write.equal(alone.write), "memory of one block reaches the next"
+
+
+def _check_sync_and_purity(decoder: Decoder, block_len: int) -> None:
+    view = _view(1, block_len)
+    before = [view.tokens.clone(), view.masked.clone(), view.live.clone(), view.logits.values.clone()]
+    memory = decoder.init(Shape(3, block_len, VOCAB, torch.device("cpu")))
+    decoder.step(_view(0, block_len, seed=5), memory)
+    with no_host_sync():
+        decoder.step(view, memory)
+    after = [view.tokens, view.masked, view.live, view.logits.values]
+    assert all(a.equal(b) for a, b in zip(before, after, strict=True)), "the view is changed in place"
+
+
+class _NoSync(TorchDispatchMode):
+    SYNCS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "item")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket._qualified_op_name.split("::")[1]
+        bool_index = name == "index" and any(t is not None and t.dtype == torch.bool for t in args[1])
+        assert name not in self.SYNCS and not bool_index, f"the step waits for the device: {name}"
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_host_sync() -> Iterator[None]:
+    """Inside, any operation that must read a tensor's values on the host raises AssertionError; works on the CPU."""
+    with _NoSync():
+        yield

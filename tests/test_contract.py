@@ -1,0 +1,68 @@
+"""The decoder contract: every shipped decoder keeps it, and each kind of broken rule is caught."""
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from decoders import Decoder, FixedK
+from decoders.testing import check_decoder
+from decoders.types import Update
+from parallelbench.__main__ import CONF
+
+FILES = sorted((CONF / "decoder").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_shipped_decoders_keep_the_contract(path) -> None:
+    check_decoder(instantiate(OmegaConf.create({"decoder": OmegaConf.load(path)}).decoder, _convert_="all"))
+
+
+class Broken:
+    def init(self, shape) -> dict:
+        return {}
+
+
+class SharedState(Broken):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, view, candidates, memory):
+        self.calls += 1
+        return candidates.confidence > (self.calls % 7) / 10
+
+
+class NeighbourDependent(Broken):
+    def __call__(self, view, candidates, memory):
+        return candidates.confidence >= candidates.confidence.mean()
+
+
+class Syncing(Broken):
+    def __call__(self, view, candidates, memory):
+        return candidates.confidence >= candidates.confidence.amax(1, keepdim=True) * (1 if view.masked.any() else 0)
+
+
+class Overwriting(Broken):
+    def __call__(self, view, candidates, write, memory):
+        return Update(torch.full_like(candidates.tokens, view.spec.mask_id), write)
+
+
+class InPlace(Broken):
+    def __call__(self, view, candidates, memory):
+        view.masked[:, 0] = False
+        return view.masked
+
+
+@pytest.mark.parametrize(
+    ("decoder", "message"),
+    [
+        (Decoder(SharedState()), "the same seed|differently"),
+        (Decoder(NeighbourDependent()), "differently alone and batched"),
+        (Decoder(Syncing()), "waits for the device"),
+        (Decoder(FixedK(2), revise=Overwriting()), "MASK tokens are left"),
+        (Decoder(InPlace()), "changed in place|commits nothing|MASK"),
+    ],
+)
+def test_a_broken_decoder_is_caught(decoder: Decoder, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_decoder(decoder)

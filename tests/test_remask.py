@@ -1,0 +1,267 @@
+"""Revisions, schedules that take tokens back, and soft steps."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import BLOCK, MASK, make_model
+from test_decoders import make_view, random_view
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoders import (
+    NO_CACHE,
+    ConfidenceDrop,
+    Decoder,
+    FixedK,
+    LoopRemask,
+    LoopRule,
+    MaskGit,
+    Never,
+    ReMdmRemask,
+    ReMdmRule,
+    RunningConfidence,
+    Slerp,
+    Smoothing,
+    Threshold,
+    TokenEdit,
+    WideIn,
+    Wino,
+    decode,
+)
+from decoders.testing import HashModel
+from decoders.types import Shape, Update, View
+from dllm import DiffusionLM, ModelSpec
+from dllm.cache import WindowCache
+from dllm.soft import Soft
+
+
+def decode_hash(decoder: Decoder, gen_len: int = 16, block_len: int = 16, **options):
+    """One prompt on the made-up model; returns the row and each step's (masks before, update)."""
+    steps: list[tuple[View, Update]] = []
+    row = decode(
+        HashModel(),
+        [[1, 2, 3]],
+        gen_len=gen_len,
+        block_len=block_len,
+        decoder=decoder,
+        cache=NO_CACHE,
+        stop=Never(),
+        on_step=lambda state, view, update: steps.append((view, update)),
+        **options,
+    )[0]
+    return row, steps
+
+
+@pytest.mark.parametrize(
+    ("masks", "steps", "mode", "counts"),
+    [
+        (16, 4, "linear", [4, 4, 4, 4]),
+        (32, 7, "linear", [5, 5, 4, 5, 4, 5, 4]),
+        (8, 4, "pow2", [1, 1, 3, 3]),
+        (8, 16, "cosine", [1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1, 0, 1, 1, 1]),  # and an idle last step
+        (64, 4, "pow0.5", [32, 14, 10, 8]),
+    ],
+)
+def test_maskgit_schedules(masks: int, steps: int, mode: str, counts: list[int]) -> None:
+    row, seen = decode_hash(Decoder(MaskGit(steps, mode), at_least_one=False), masks, masks)
+    assert [int(update.write.sum()) for _, update in seen] == counts
+    assert row.nfe == len(counts) and row.stopped_by == "length"
+
+
+def test_running_confidence_keeps_the_schedules_number_masked() -> None:
+    schedule = MaskGit(5, "linear")
+    row, seen = decode_hash(Decoder(FixedK("all"), revise=RunningConfidence(schedule)))
+    left = [int(view.masked.sum()) for view, _ in seen]
+    assert left == [16, 12, 9, 6, 3] and row.nfe == 5
+    taken_back = sum(
+        int((update.write & (update.tokens == view.spec.mask_id) & ~view.masked).sum()) for view, update in seen
+    )
+    assert taken_back > 0  # else the test shows nothing
+
+
+def test_the_loop_adds_its_extra_steps_and_redoes_its_tokens() -> None:
+    shared = {"steps": 8, "extra": 3, "redo": 2, "after": 6}
+    row, seen = decode_hash(Decoder(LoopRule(**shared), revise=LoopRemask(**shared), at_least_one=False))
+    assert row.nfe == 11 and row.stopped_by == "length"
+    assert [int(view.masked.sum()) for view, _ in seen] == [16, 14, 12, 10, 8, 6, 6, 6, 6, 4, 2]
+    at_end = {**shared, "after": 28}  # after the last scheduled step: the filled block is opened again
+    row, _ = decode_hash(Decoder(LoopRule(**at_end), revise=LoopRemask(**at_end), at_least_one=False))
+    assert row.nfe == 11 and row.stopped_by == "length"
+
+
+@pytest.mark.parametrize("kind", ["cap", "rescale", "conf"])
+def test_remdm_makes_its_steps_and_keeps_the_marginals(kind: str) -> None:
+    shared = {"steps": 10, "kind": kind, "eta": 0.3}
+    decoder = Decoder(ReMdmRule(**shared), revise=ReMdmRemask(**shared), at_least_one=False)
+    left, taken_back = torch.zeros(10), 0
+    for seed in range(60):
+        row, seen = decode_hash(decoder, 32, 32, seed=seed)
+        assert row.nfe == 10 and row.stopped_by == "length"
+        left += torch.tensor([float(view.masked.sum()) for view, _ in seen])
+        taken_back += sum(int((update.write & ~view.masked).sum()) for view, update in seen)
+    assert taken_back > 0
+    if kind != "conf":  # sigma moves mass both ways and leaves the masked fraction 1 - t; conf is an approximation
+        torch.testing.assert_close(left / 60 / 32, 1 - torch.arange(10) / 10, atol=0.03, rtol=0)
+
+
+def test_remdm_without_remasking_never_takes_back() -> None:
+    shared = {"steps": 6, "eta": 0.0}
+    decoder = Decoder(ReMdmRule(**shared), revise=ReMdmRemask(**shared), at_least_one=False)
+    _, seen = decode_hash(decoder)
+    assert not any((update.write & ~view.masked).any() for view, update in seen)
+
+
+def test_confidence_drop_takes_back_the_largest_losses_and_makes_progress() -> None:
+    part = ConfidenceDrop(mu=2.0)
+    memory = part.init(Shape(1, 6, 10, torch.device("cpu")))
+    memory["confidence"][0, :4] = torch.tensor([0.9, 0.9, 0.9, 0.01])
+    logits = torch.full((1, 6, 10), -2.0)
+    logits[0, torch.arange(4), 0] = torch.tensor([3.0, -1.0, 1.0, 3.0])  # present tokens are 0
+    view = make_view(logits, torch.tensor([[False] * 4 + [True] * 2]))
+    write = view.masked
+    update = part(view, propose_all(view), write, memory)
+    back = update.write & (update.tokens == view.spec.mask_id)
+    assert back.tolist() == [[False, True, False, False, False, False]]  # 2 commits, so 1 back: the largest loss
+    one = torch.tensor([[False] * 5 + [True]])
+    assert not (part(view, propose_all(view), one, memory).write & ~view.masked).any()  # 1 commit: none back
+
+
+def propose_all(view: View):
+    from decoders.propose import propose
+
+    return propose(view, view.logits, 0.0, "prob")
+
+
+def test_wino_takes_back_what_its_shadow_doubts_least_likely_first() -> None:
+    view = random_view(1, (1, 6, 10))
+    masked = torch.tensor([[False] * 3 + [True] * 3])
+    view = replace(view, masked=masked, shadow=torch.tensor([[0.95, 0.2, 0.3, 0.0, 0.0, 0.0]]))
+    for new, expected in ((3, [1, 2]), (2, [1]), (1, [])):
+        write = torch.zeros_like(masked)
+        write[0, 3 : 3 + new] = True
+        update = Wino(0.9)(view, propose_all(view), write, {})
+        back = (update.write & (update.tokens == view.spec.mask_id))[0].nonzero()[:, 0].tolist()
+        assert back == expected
+
+
+def test_wide_in_has_a_limit() -> None:
+    for masks, expected in ((30, 20), (20, 14), (6, 5), (3, 3)):
+        logits = torch.tensor([9.0, 0.0]).expand(1, 30, 2)
+        view = make_view(logits, torch.arange(30)[None] < masks)
+        assert Decoder(WideIn(0.6)).step(view, [{}]).write.sum() == expected
+
+
+def one_layer(mix: int) -> DiffusionLM:
+    """In one layer no other column can carry a hidden token to its shadow."""
+    sizes = {"vocab_size": 48, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = LlamaConfig(**sizes, num_hidden_layers=1, num_key_value_heads=2, initializer_range=0.6)
+        model = DiffusionLM(LlamaForCausalLM(config), ModelSpec(MASK, (46,), 45, mix=mix)).eval()
+    if model.mix is not None:
+        model.mix.reset_(0.5, torch.Generator().manual_seed(0))
+    return model
+
+
+@torch.no_grad()
+def test_a_shadow_is_the_prediction_without_its_token() -> None:
+    model = one_layer(0)
+    canvas = torch.randint(0, 45, (2, 12), generator=torch.Generator().manual_seed(1))
+    want, prompt_len, end = torch.arange(4, 9).expand(2, 5), torch.tensor([4, 3]), torch.tensor([12, 10])
+    plain, shadow = model.shadow_logits(canvas, want, prompt_len, end)
+    torch.testing.assert_close(plain, model.full_logits(canvas, prompt_len, end)[:, 4:9])
+    for i, column in enumerate(range(4, 9)):
+        hidden = canvas.clone()
+        hidden[:, column] = MASK
+        torch.testing.assert_close(shadow[:, i], model.full_logits(hidden, prompt_len, end)[:, column])
+
+
+@pytest.mark.parametrize("mix", [0, 1])
+@torch.no_grad()
+def test_a_shadow_does_not_see_its_token_but_others_do(mix: int) -> None:
+    model = one_layer(mix)
+    canvas = torch.randint(0, 45, (1, 16), generator=torch.Generator().manual_seed(1))
+    want, prompt_len, end = torch.arange(8, 16)[None], torch.tensor([8]), torch.tensor([16])
+    other = canvas.clone()
+    other[:, 10] = (canvas[:, 10] + 1) % 45
+    before, after = (model.shadow_logits(c, want, prompt_len, end)[1] for c in (canvas, other))
+    torch.testing.assert_close(before[:, 2], after[:, 2])
+    assert all(not torch.equal(before[:, i], after[:, i]) for i in range(8) if i != 2)
+
+
+@pytest.mark.parametrize("kind", ["full", "mixed", "block_causal"])
+@torch.no_grad()
+def test_shadows_do_not_disturb_the_canvas(kind: str) -> None:
+    model = make_model(kind)
+    canvas = torch.randint(0, 45, (2, 16), generator=torch.Generator().manual_seed(1))
+    want, prompt_len, end = torch.arange(8, 16).expand(2, 8), torch.tensor([8, 8]), torch.tensor([16, 12])
+    plain, _ = model.shadow_logits(canvas, want, prompt_len, end)
+    torch.testing.assert_close(plain, model.full_logits(canvas, prompt_len, end)[:, 8:])
+
+
+def test_a_shadow_needs_an_unshifted_uncached_model(prompts) -> None:
+    options = {"gen_len": BLOCK, "block_len": BLOCK, "stop": Never(), "decoder": Decoder(WideIn(), revise=Wino())}
+    with pytest.raises(ValueError, match="cache=none"):
+        decode(make_model("full"), prompts, cache=WindowCache(0, 0), **options)
+    with pytest.raises(ValueError, match="without token shift"):
+        decode(make_model("shifted"), prompts, cache=NO_CACHE, **options)
+
+
+def test_edits_replace_tokens_and_end() -> None:
+    row, seen = decode_hash(Decoder(FixedK("all"), revise=TokenEdit(tau=0.0, post=3)))
+    assert row.nfe == 4  # filled at once, then 3 looks, each of which may change something
+    assert all(
+        (update.tokens == view.logits.top[1])[update.write].all() for view, update in seen
+    )  # edits are the model's favourites
+    calm, _ = decode_hash(Decoder(FixedK("all"), revise=TokenEdit(tau=1.0, post=16)))
+    assert calm.nfe == 2  # one look after filling changes nothing
+    none, _ = decode_hash(Decoder(FixedK("all"), revise=TokenEdit(tau=0.0, post=0)))
+    assert none.nfe == 1
+
+
+def test_soft_steps_of_no_weight_change_nothing(model: DiffusionLM, prompts) -> None:
+    options = {"gen_len": 16, "block_len": BLOCK, "cache": NO_CACHE, "stop": Never()}
+    plain = decode(model, prompts, decoder=Decoder(Threshold(0.6)), **options)
+    for soft in (Smoothing(0.0, 0.0, 0.0), Slerp(0.0, 2)):
+        assert decode(model, prompts, decoder=Decoder(Threshold(0.6), soft=soft), **options) == plain
+    for soft in (Smoothing(1.0, 0.0, 1.0), Slerp(0.9, 2)):
+        assert decode(model, prompts, decoder=Decoder(Threshold(0.6), soft=soft), **options) != plain
+
+
+def test_soft_embeddings_have_their_definitions() -> None:
+    embedding = torch.nn.Embedding(6, 4)
+    table = embedding.weight.detach()
+    weights = torch.rand(1, 2, 6)
+    with torch.no_grad():
+        added = Soft(weights, torch.full((1, 2), 0.3)).embed(embedding, 5)
+        torch.testing.assert_close(added, table[5] + 0.3 * (weights @ table))
+        tokens = torch.tensor([[[1, 2], [3, 4]]])
+        chosen = weights.gather(-1, tokens)
+        mixture = (chosen[..., None] * table[tokens]).sum(2)
+        turned = Soft(chosen, torch.full((1, 2), 1.0), tokens, "slerp").embed(embedding, 5)
+        torch.testing.assert_close(turned, table[5].norm() * torch.nn.functional.normalize(mixture, dim=-1))
+        half = Soft(chosen, torch.full((1, 2), 0.5), tokens, "slerp").embed(embedding, 5)
+        torch.testing.assert_close(half.norm(dim=-1), table[5].norm().expand(1, 2))
+        cosine = torch.nn.functional.cosine_similarity
+        torch.testing.assert_close(cosine(half, table[5], dim=-1), cosine(half, mixture, dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ConfidenceDrop(0.5), "mu=0.5"),
+        (lambda: Wino(1.5), "keep=1.5"),
+        (lambda: WideIn(0.0), "tau=0.0"),
+        (lambda: TokenEdit(-0.1), "tau=-0.1"),
+        (lambda: MaskGit(0), "steps=0"),
+        (lambda: MaskGit(4, "sine"), "mode='sine'"),
+        (lambda: LoopRule(redo=0), "redo=0"),
+        (lambda: ReMdmRule(kind="cup"), "kind='cup'"),
+        (lambda: ReMdmRemask(eta=2.0), "eta=2.0"),
+        (lambda: Smoothing(-0.1), "start=-0.1"),
+        (lambda: Slerp(1.5), "amount=1.5"),
+    ],
+)
+def test_impossible_knobs_are_refused(build, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
