@@ -3,7 +3,7 @@
 from typing import get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from decoders.logits import Logits
@@ -20,19 +20,11 @@ def propose(view: View, logits: Logits, temperature: float, confidence: Confiden
     without temperature: prob p(candidate); margin p1 - p2; entropy sum p log p (0 is surest); random; left_to_right
     (higher is further left).
     """
-    tokens = logits.top[1] if temperature == 0 else _sample(view, logits, temperature)
+    if temperature == 0:
+        tokens = logits.top[1]
+    else:
+        tokens = logits.sample(view.noise.uniform(logits.shape[1], stream=_SAMPLE), temperature)
     return Candidates(tokens, _confidence(view, logits, tokens, temperature == 0, confidence))
-
-
-def _sample(view: View, logits: Logits, temperature: float) -> Int[Tensor, "B W"]:
-    """Inverse-CDF samples, summed in float64: one random number per position, not one per token as Gumbel-max needs
-    (LLaDA draws those in float64 too, for in low precision the distribution is distorted; arXiv 2502.09992)."""
-    best, _ = logits.top
-    cumulated = (logits.values - best[..., None]).div_(temperature).exp_().cumsum(-1, dtype=torch.float64)
-    total = cumulated[..., -1:]
-    draw = view.noise.uniform(logits.shape[1], stream=_SAMPLE)[..., None] * total
-    # right=True steps over tokens of probability 0
-    return torch.searchsorted(cumulated, draw.clamp(max=total * (1 - 2**-52)), right=True)[..., 0]
 
 
 def _confidence(view: View, logits: Logits, tokens: Tensor, greedy: bool, kind: Confidence) -> Float[Tensor, "B W"]:

@@ -4,6 +4,8 @@ It runs on a made-up model, so it needs no weights and takes a second: random lo
 several dtypes and blocks, batched and alone.
 """
 
+import collections
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,8 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from decoders.compose import Decoder
+from decoders.logits import Logits
 from decoders.loop import NO_CACHE, decode
 from decoders.noise import Noise, row_seeds
 from decoders.state import DecodeState
@@ -161,6 +165,41 @@ class _NoSync(TorchDispatchMode):
         bool_index = name == "index" and any(t is not None and t.dtype == torch.bool for t in args[1])
         assert name not in self.SYNCS and not bool_index, f"the step waits for the device: {name}"
         return func(*args, **(kwargs or {}))
+
+
+class _Peak(TorchDispatchMode):
+    """Bytes of the tensors made inside that are alive, and their peak; views and tensors from outside do not count."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least, self.alive, self.users, self.peak = least, 0, collections.Counter(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            size, place = tensor.untyped_storage().nbytes(), tensor.untyped_storage().data_ptr()
+            if size < self.least or (place in given and not self.users[place]):
+                continue
+            self.alive += 0 if self.users[place] else size
+            self.users[place] += 1
+            weakref.finalize(tensor, self._free, place, size)
+        self.peak = max(self.peak, self.alive)
+        return result
+
+    def _free(self, place: int, size: int) -> None:
+        self.users[place] -= 1
+        self.alive -= 0 if self.users[place] else size
+
+
+def peak_temporaries(decoder: Decoder, vocab: int = 4096, block_len: int = 16) -> float:
+    """How many logits-sized tensors (`[B, W, V]` float32) a step holds at once at most, beside logits and memory."""
+    view = _view(1, block_len)
+    logits = torch.randn(3, block_len, vocab, generator=torch.Generator().manual_seed(0))
+    memory = decoder.init(Shape(3, block_len, vocab, torch.device("cpu")))
+    with _Peak(logits.nbytes // 4) as tracker:
+        decoder.step(replace(view, logits=Logits(logits)), memory)
+    return tracker.peak / logits.nbytes
 
 
 @contextmanager

@@ -5,17 +5,42 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from decoders import Decoder, FixedK
-from decoders.testing import check_decoder
-from decoders.types import Update
+from decoders import Credit, Decoder, FixedK
+from decoders.testing import check_decoder, peak_temporaries
+from decoders.types import Shape, Update
 from parallelbench.__main__ import CONF
 
 FILES = sorted((CONF / "decoder").glob("*.yaml"))
 
 
+def load(path) -> Decoder:
+    return instantiate(OmegaConf.create({"decoder": OmegaConf.load(path)}).decoder, _convert_="all")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_shipped_decoders_keep_the_contract(path) -> None:
-    check_decoder(instantiate(OmegaConf.create({"decoder": OmegaConf.load(path)}).decoder, _convert_="all"))
+    check_decoder(load(path))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_step_holds_few_copies_of_the_logits(path) -> None:
+    assert peak_temporaries(load(path)) <= 3
+
+
+def test_copies_of_the_logits_are_counted() -> None:
+    class Copies(Broken):
+        def __call__(self, view, candidates, memory):
+            kept = [view.logits.values + i for i in range(4)]
+            return kept[0].sum(-1) > 0
+
+    assert 4 <= peak_temporaries(Decoder(Copies())) < 6
+    assert peak_temporaries(Decoder(FixedK(1), confidence="random")) < 2
+
+
+def test_sparse_credit_is_a_hundredth_of_dense() -> None:
+    shape = Shape(1, 64, 126_464, torch.device("cpu"))
+    dense, sparse = (sum(tensor.nbytes for tensor in Credit(slots=slots).init(shape).values()) for slots in (None, 8))
+    assert sparse <= dense / 100
 
 
 class Broken:

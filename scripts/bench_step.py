@@ -1,0 +1,67 @@
+"""What one step of each decoder costs on top of the forward pass, in softmaxes over the same logits.
+
+    python scripts/bench_step.py [batch=8] [block=32] [vocab=126464] [repeats=5]
+
+Random float32 logits on the CPU. "peak" is the number of logits-sized temporaries that a step holds at once, "memory"
+what the decoder keeps between steps, in the size of the logits.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from decoders import Decoder
+from decoders.logits import Logits
+from decoders.noise import Noise
+from decoders.testing import peak_temporaries
+from decoders.types import Shape, View
+from dllm import ModelSpec
+
+CONF = Path(__file__).resolve().parent.parent / "conf" / "decoder"
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """The fastest of some runs, after one to warm up."""
+    times = []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+@torch.inference_mode()
+def main() -> None:
+    options = {"batch": 8, "block": 32, "vocab": 126464, "repeats": 5}
+    options |= {key: int(value) for key, value in (argument.split("=") for argument in sys.argv[1:])}
+    batch, block, vocab = options["batch"], options["block"], options["vocab"]
+    values = 2 * torch.randn(batch, block, vocab, generator=torch.Generator().manual_seed(0))
+    everywhere = torch.ones(batch, block, dtype=torch.bool)
+    tokens, step = torch.zeros(batch, block, dtype=torch.long), torch.ones(batch, dtype=torch.long)
+    spec, noise = ModelSpec(vocab - 1, (vocab - 2,), vocab - 3), Noise(torch.arange(batch))
+
+    softmax = seconds(lambda: values.softmax(-1), options["repeats"])
+    print(f"batch {batch}, block {block}, vocabulary {vocab}: a softmax takes {1000 * softmax:.0f} ms")
+    print(f"{'decoder':16} {'softmaxes':>9} {'peak':>6} {'memory':>8}")
+    for path in sorted(CONF.glob("*.yaml")):
+        config = OmegaConf.create({"decoder": OmegaConf.load(path)})
+        decoder: Decoder = instantiate(config.decoder, _convert_="all")
+        memory = decoder.init(Shape(batch, block, vocab, values.device))
+
+        def work(decoder: Decoder = decoder, memory: list = memory) -> None:
+            # a new view each time: statistics are cached in its logits
+            shadow = torch.ones(batch, block) if decoder.needs_shadow else None
+            decoder.step(View(tokens, everywhere, everywhere, Logits(values), step, noise, spec, shadow), memory)
+
+        ratio = seconds(work, options["repeats"]) / softmax
+        kept = sum(tensor.nbytes for part in memory for tensor in part.values()) / values.nbytes
+        print(f"{path.stem:16} {ratio:9.2f} {peak_temporaries(decoder, vocab // 16):6.1f} {kept:8.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
