@@ -114,9 +114,10 @@ def score(arguments: Sequence[str]) -> None:
 
 def show_choices(arguments: Sequence[str]) -> None:
     """Every config group's options, by the comment on the first line of their files; the tasks; the plain keys."""
-    for group in GROUPS:
+    for group in (*GROUPS, "experiment"):
         for option in sorted((CONF / group).glob("*.yaml")):
-            about = option.read_text().splitlines()[0].removeprefix("#").strip()
+            comments = (line.removeprefix("#").strip() for line in option.read_text().splitlines())
+            about = next(comment for comment in comments if not comment.startswith("@"))
             label = f"{group}={option.name.removesuffix('.yaml')}"
             print(f"{label:22} {about}")
     for name in builtin_tasks():

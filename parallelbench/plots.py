@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 
 matplotlib.use("Agg")
+matplotlib.rcParams["svg.hashsalt"] = "dllm"  # the same figure is the same file
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -61,6 +62,33 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
         entries |= dict(zip(labels, handles, strict=True))
     handles = [entries[name] for name in names]
     figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4), fontsize=8)
+    return figure
+
+
+def quality_against_reference(curves: Curves, reference: int, title: str) -> Figure:
+    """One small panel per curve, each with the reference curve (by its place) in grey behind it."""
+    names = list(curves)
+    grey = sorted(curves[names[reference]], key=lambda p: p[1].value)
+    others = [name for i, name in enumerate(names) if i != reference]
+    columns = min(5, len(others))
+    rows = -(-len(others) // columns)
+    size = (2.7 * columns, 2.2 * rows + 0.9)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
+    )
+    for axes, name in zip(grid.flat, others, strict=False):
+        x, y = [p[1].value for p in grey], [100 * p[2].value for p in grey]
+        axes.plot(x, y, color="0.6", linewidth=2.5, label=names[reference])
+        _draw_curves(axes, {name: curves[name]}, [name], annotate=False)
+        axes.set_title(name, fontsize=9)
+    for axes in list(grid.flat)[len(others) :]:
+        axes.set_visible(False)
+    for axes in grid[-1]:
+        axes.set_xlabel("tokens per forward", fontsize=9)
+    grid.flat[0].set_ylim(top=104)
+    grid.flat[0].legend([names[reference]], fontsize=7, loc="lower left")
+    figure.suptitle(title, fontsize=11)
+    figure.supylabel("score, %", fontsize=9)
     return figure
 
 

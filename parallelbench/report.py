@@ -8,11 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from parallelbench import plots
+from parallelbench.frontier import LEVELS, speeds
 from parallelbench.metrics import ALL, METRICS, Value, aggregate, measure, ratio
 from parallelbench.record import Record, Run
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
 MAX_BARS = 8
+MAX_CURVES = 6  # more are drawn in a panel each
+REFERENCE = "threshold"  # the curve that others are compared with
+TASK_PLOTS = """![score per task](tasks.png)
+
+![quality against tokens per forward by task](tasks_tpf.png)
+"""
 
 SHOWN = {  # metric: heading and format
     "score": ("score %", lambda v: f"{100 * v:.1f}"),
@@ -65,24 +72,31 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
 
     model = runs[0].info["model"]
     title = f"{model}: quality against tokens per forward, 95 % intervals"
-    plots.save(plots.quality_against_tpf(_curves(names, runs, metrics), title), out_dir / "quality_tpf")
-    tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
-    panels = {task: _curves(names, runs, metrics, task) for task in tasks}
-    plots.save(
-        plots.quality_per_task(panels, f"{model}: quality against tokens per forward by task"), out_dir / "tasks_tpf"
-    )
-    bars = {
-        name: {t: row["score"] for t, row in metrics[name].items()} for name in _shown_as_bars(names, runs, metrics)
-    }
+    curves = _curves(names, runs, metrics)
     curve_of = dict(zip(names, _curve_names(names, runs), strict=True))
-    bar_plot = plots.task_bars(bars, [curve_of[name] for name in bars], "score per task, 95 % intervals")
-    plots.save(bar_plot, out_dir / "tasks")
+    reference = REFERENCE if REFERENCE in curve_of.values() else next(iter(curve_of.values()))
+    many = len(curves) > MAX_CURVES
+    if many:
+        figure = plots.quality_against_reference(curves, list(dict.fromkeys(curve_of.values())).index(reference), title)
+    else:
+        figure = plots.quality_against_tpf(curves, title)
+        tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
+        panels = {task: _curves(names, runs, metrics, task) for task in tasks}
+        by_task = plots.quality_per_task(panels, f"{model}: quality against tokens per forward by task")
+        plots.save(by_task, out_dir / "tasks_tpf")
+        chosen = _shown_as_bars(names, runs, metrics)
+        bars = {name: {t: row["score"] for t, row in metrics[name].items()} for name in chosen}
+        bar_plot = plots.task_bars(bars, [curve_of[name] for name in bars], "score per task, 95 % intervals")
+        plots.save(bar_plot, out_dir / "tasks")
+    plots.save(figure, out_dir / "quality_tpf")
     by_name = dict(zip(names, runs, strict=True))
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(names, metrics)}.items():
         plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
 
-    text = _markdown(names, runs, metrics, unfinished)
+    text = _markdown(
+        names, runs, metrics, unfinished, "" if many else TASK_PLOTS, _equal_quality(runs, curve_of, reference)
+    )
     (out_dir / "report.md").write_text(text)
     return text
 
@@ -101,7 +115,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     flat = [_flatten(run.config) for run in runs]
     names = []
     for run, settings in zip(runs, flat, strict=True):
-        parts = [method(run), *(f"{key}={value}" for key, value in knobs(run).items())]
+        parts = [method(run), *(f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items())]
         groups = [group for group in run.info["choices"] if group != "decoder"]
         for group in groups:
             if len({other.info["choices"].get(group) for other in runs}) > 1:
@@ -110,7 +124,11 @@ def run_names(runs: Sequence[Run]) -> list[str]:
             group = key.split(".")[0]
             choice = run.info["choices"].get(group)
             peers = [s for other, s in zip(runs, flat, strict=True) if other.info["choices"].get(group) == choice]
-            hidden = key in ("out_dir", "suite.tasks") or key.startswith("decoder.rule.") or key.endswith("_target_")
+            hidden = (
+                key in ("out_dir", "suite.tasks")
+                or key.startswith(("decoder.rule.", "decoder.revise."))
+                or key.endswith("_target_")
+            )
             if not hidden and len({repr(peer.get(key)) for peer in peers}) > 1:
                 parts.append(f"{key.split('.')[-1]}={value}")
         names.append(" ".join(parts))
@@ -125,9 +143,22 @@ def method(run: Run) -> str:
 
 
 def knobs(run: Run) -> dict[str, object]:
-    """The settings of the commit rule."""
-    rule = run.config["decoder"].get("rule", {})
-    return {key: value for key, value in rule.items() if key != "_target_"}
+    """The settings of the commit rule and of the revision, by their last names."""
+    parts = {part: run.config["decoder"].get(part) or {} for part in ("rule", "revise")}
+    settings = _flatten(parts)
+    return {key.split(".")[-1]: value for key, value in settings.items() if not key.endswith("_target_")}
+
+
+def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:
+    """Those in which the runs of a method differ; all of them where they do not."""
+    peers = [knobs(other) for other in runs if method(other) == method(run)]
+    differing = {key: value for key, value in knobs(run).items() if len({repr(peer.get(key)) for peer in peers}) > 1}
+    return differing or knobs(run)
+
+
+def _short(value: object) -> str:
+    """Without blanks, which separate the parts of a run's name."""
+    return str(value).replace(" ", "")
 
 
 def _cell(metric: str, value: Value) -> str:
@@ -141,7 +172,7 @@ def _curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
     """Each run's name without its rule's knobs: runs of one curve differ in nothing else."""
     curves = []
     for name, run in zip(names, runs, strict=True):
-        dropped = {f"{key}={value}" for key, value in knobs(run).items()}
+        dropped = {f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items()}
         curves.append(" ".join(part for part in name.split() if part not in dropped))
     return curves
 
@@ -151,7 +182,7 @@ def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: s
     curves: dict[str, list[tuple[str, Value, Value]]] = {}
     for name, curve, run in zip(names, _curve_names(names, runs), runs, strict=True):
         if task in metrics[name]:
-            settings = knobs(run)
+            settings = shown_knobs(run, runs)
             label, row = ", ".join(map(str, settings.values())), metrics[name][task]
             curve = f"{curve} ({', '.join(settings)})" if settings else curve
             curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
@@ -171,6 +202,47 @@ def _shown_as_bars(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) 
     return chosen
 
 
+def _equal_quality(runs: Sequence[Run], curve_of: Mapping[str, str], reference: str) -> str:
+    """A table of every curve's speed at given quality; nothing where there are no curves to compare."""
+    curves: dict[str, list[Run]] = {}
+    for run, curve in zip(runs, curve_of.values(), strict=True):
+        curves.setdefault(curve, []).append(run)
+    if sum(len(members) > 1 for members in curves.values()) < 2 or not _same_samples(runs):
+        return ""
+    table = speeds(curves, reference)
+    best = max(aggregate(run.records)[ALL]["score"].value for run in runs)
+    heads = [f"TPF at {100 * level:g} % of it" for level in LEVELS]
+    lines = [
+        "## Speed at equal quality",
+        "",
+        "Tokens per forward that a decoder reaches over its knob while its score stays at a share of the best run's "
+        f"({100 * best:.1f} %), and its lead over {reference}, with 95 % intervals (paired bootstrap over samples; "
+        "linear between runs).",
+        "",
+        _row(["decoder", *heads]),
+        _row(["---"] + ["---:"] * len(heads)),
+    ]
+    middle = LEVELS[1]
+    order = sorted(table, key=lambda name: -(value.value if (value := table[name][middle].tpf) else 0))
+    for name in order:
+        cells = []
+        for level in LEVELS:
+            speed = table[name][level]
+            if speed.tpf is None:
+                cells.append("not reached")
+                continue
+            cell = f"{speed.tpf.value:.2f} [{speed.tpf.ci_low:.2f}, {speed.tpf.ci_high:.2f}]"
+            if speed.lead is not None and name != reference:
+                cell += f" ({speed.lead.value:+.2f} [{speed.lead.ci_low:+.2f}, {speed.lead.ci_high:+.2f}])"
+            cells.append(cell)
+        lines.append(_row([name, *cells]))
+    return "\n".join([*lines, "", "## Runs", ""])
+
+
+def _same_samples(runs: Sequence[Run]) -> bool:
+    return len({tuple(sorted((r.task, r.id) for r in run.records)) for run in runs}) == 1
+
+
 def _fastest_good(names: Sequence[str], metrics: Metrics) -> str:
     """The run with the most tokens per forward among those within two points of the best score."""
     best = max(metrics[name][ALL]["score"].value for name in names)
@@ -185,7 +257,14 @@ def _orders(run: Run) -> dict[str, np.ndarray]:
     return {task: np.array(rows) for task, rows in by_task.items()}
 
 
-def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, unfinished: Sequence[str]) -> str:
+def _markdown(
+    names: Sequence[str],
+    runs: Sequence[Run],
+    metrics: Metrics,
+    unfinished: Sequence[str],
+    task_plots: str,
+    equal_quality: str,
+) -> str:
     devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in runs})
     has_baseline = any(_baseline(run, runs) is not None for run in runs)
     lines = [
@@ -193,6 +272,7 @@ def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, unfin
         "",
         "![quality against tokens per forward](quality_tpf.png)",
         "",
+        equal_quality,
     ]
     heads = [heading for heading, _ in SHOWN.values()]
     lines += [_row(["run", "n", *heads, "NFE speed-up over k=1"]), _row(["---"] + ["---:"] * (len(heads) + 2))]
@@ -218,8 +298,7 @@ def _markdown(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, unfin
     for name in names:
         cells = [_cell("score", metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
         lines.append(_row([name, *cells]))
-    lines += ["", "![score per task](tasks.png)", ""]
-    lines += ["![quality against tokens per forward by task](tasks_tpf.png)", ""]
+    lines += ["", task_plots]
     lines += ["## Order of commits", "", "The slowest run, and the fastest within two points of the best score.", ""]
     lines += ["![order of commits, slowest run](commit_order_slowest.png)", ""]
     lines += ["![order of commits, fastest good run](commit_order_fast.png)", ""]

@@ -1,13 +1,16 @@
 """Every yaml composes, is instantiated, and says in its first line what it is."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
 
 CONF = Path(__file__).parent.parent / "conf"
-OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml"))]
+OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "experiment"]
+EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))]
 IN_TRAINING = ("objective", "data")
 
 
@@ -21,7 +24,25 @@ def test_every_option_composes_and_instantiates(group: str, option: str) -> None
     assert instantiate(config[group], _convert_="all") is not None
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_point_of_every_experiment_instantiates(name: str) -> None:
+    with initialize_config_module("conf", version_base=None):
+        grid = compose("run", [f"experiment={name}"], return_hydra_config=True).hydra.sweeper.params
+        parsed = OverridesParser.create().parse_overrides([f"{key}={values}" for key, values in grid.items()])
+        choices = [
+            [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+            if override.is_sweep_override()
+            else [override.input_line]
+            for override in parsed
+        ]
+        points = list(itertools.product(*choices))
+        assert len(points) > 1
+        for overrides in points:
+            config = compose("run", [f"experiment={name}", *overrides])
+            assert instantiate(config.decoder, _convert_="all") is not None
+
+
 @pytest.mark.parametrize("path", sorted(CONF.glob("**/*.yaml")), ids=lambda p: str(p.relative_to(CONF)))
 def test_every_file_says_what_it_is(path: Path) -> None:
-    first = path.read_text().splitlines()[0]
+    first = next(line for line in path.read_text().splitlines() if not line.startswith("# @"))
     assert first.startswith("# ") and len(first) > 10
