@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config
+from transformers import AutoTokenizer, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen2Tokenizer
 
 from dllm.spec import ModelSpec
 
@@ -19,11 +19,12 @@ Config = Mapping[str, Any]
 @dataclass(frozen=True)
 class Family:
     """config: config.json to the backbone's config. keys: regular expressions from its weight names to the
-    backbone's."""
+    backbone's. tokenizer: the stock class that reads its files where they name one of their own."""
 
     config: Callable[[Config], PreTrainedConfig]
     spec: Callable[[Config], ModelSpec]
     keys: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: type = AutoTokenizer
 
 
 def _llada_config(raw: Config) -> PreTrainedConfig:
@@ -96,7 +97,7 @@ FAMILIES: dict[str, Family] = {
             r"^model\.transformer\.ff_out\.": "lm_head.",
         },
     ),
-    "Dream": Family(_dream_config, _dream_spec),
+    "Dream": Family(_dream_config, _dream_spec, tokenizer=Qwen2Tokenizer),
 }
 """By `model_type` of config.json. LLaDA-8B Base and Instruct and LLaDA-1.5 are `llada`; Dream, DiffuCoder and
 Dream-Coder `Dream`."""

@@ -68,7 +68,8 @@ def load(
         has_tokenizer = any(_file(path, name) for name in ("tokenizer.json", "tokenizer_config.json"))
         tokenizer = None
         if has_tokenizer:
-            tokenizer = AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False)
+            reader = cast(Any, AutoTokenizer if family is None else family.tokenizer)
+            tokenizer = reader.from_pretrained(path, config=config, trust_remote_code=False)
         spec = spec or _read_spec(path, tokenizer, None if family is None else family.spec(raw))
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
         known = ", ".join(shipped_models()) or "none"
