@@ -3,6 +3,7 @@
 from decoders.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
 from decoders.compose import Decoder
 from decoders.credit import Credit
+from decoders.filters import BanEos, Temperature, TopK, TopP
 from decoders.generate import Generation, generate
 from decoders.history import DynamicThreshold, Klass, Prophet, RunningMean, SlowFast, WarmThreshold
 from decoders.loop import NO_CACHE, DecodedRow, decode
@@ -18,21 +19,31 @@ from decoders.remask import (
     WideIn,
     Wino,
 )
-from decoders.rules import FixedK, Schedule, Threshold
+from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
+from decoders.rules import FixedK, Threshold
+from decoders.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, Schedule, ThresholdOrSchedule
 from decoders.segments import Hierarchical
 from decoders.soft import Slerp, Smoothing
-from decoders.stop import BlockEos, Never, StopRule, StrictEos
+from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
 
 __all__ = [
     "NO_CACHE",
+    "BanEos",
     "BlockEos",
     "ConfidenceDrop",
     "Credit",
     "DecodedRow",
     "Decoder",
+    "DensityPrior",
+    "Dilated",
+    "Dimple",
+    "DreamOrigin",
+    "DreamSchedule",
     "DynamicThreshold",
     "EntropyBound",
     "EntropyThreshold",
+    "EosLast",
+    "Eotp",
     "Factor",
     "FixedK",
     "Frechet",
@@ -43,6 +54,9 @@ __all__ = [
     "LoopRule",
     "MaskGit",
     "Never",
+    "OrderNoise",
+    "OriginalProb",
+    "PositionPrior",
     "Prophet",
     "ReMdmRemask",
     "ReMdmRule",
@@ -54,8 +68,12 @@ __all__ = [
     "Smoothing",
     "StopRule",
     "StrictEos",
+    "Temperature",
     "Threshold",
+    "ThresholdOrSchedule",
     "TokenEdit",
+    "TopK",
+    "TopP",
     "WarmThreshold",
     "WideIn",
     "Wino",

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,6 @@ from decoders.state import NEVER, DecodeState
 from decoders.stop import StopRule, is_eos
 from decoders.types import Shape, Update, View
 from dllm.cache import CacheStrategy, WindowCache
-from dllm.kv import ColumnCache
 from dllm.model import Denoiser, DiffusionLM
 
 NO_CACHE = WindowCache(before=None, after=None)
@@ -95,9 +94,7 @@ def decode(
     return _results(state, gen_len)
 
 
-def _forward_windows(
-    model: Denoiser, state: DecodeState, kv: ColumnCache | None, plans: list
-) -> Float[Tensor, "B W V"]:
+def _forward_windows(model: Denoiser, state: DecodeState, kv: Any, plans: list) -> Float[Tensor, "B W V"]:
     """Logits for every row's window (zeros in rows that are done); counts NFE and queried columns."""
     columns, soft, logits = state.columns, state.soft_input, None
     for plan in plans:
@@ -105,7 +102,7 @@ def _forward_windows(
         extra = {} if soft is None else {"soft": soft[plan.rows]}
         part = model.logits(state.canvas, plan, columns[plan.rows], end=state.end, kv=kv, **extra)
         state.nfe[plan.rows] += 1
-        state.queried[plan.rows] += plan.num_queried
+        state.queried[plan.rows] += plan.num_queried * getattr(model, "passes", 1)
         if plan.all_rows:
             return part
         logits = part.new_zeros((len(columns), *part.shape[1:])) if logits is None else logits

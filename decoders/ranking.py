@@ -27,3 +27,10 @@ def lowest(values: Float[Tensor, "B W"], where: Bool[Tensor, "B W"], number: Int
     order = values.masked_fill(~where, float("inf")).sort(dim=1, stable=True).indices
     first = torch.arange(values.shape[1], device=values.device) < number[:, None]
     return to_positions(first, order) & where
+
+
+def take(view: View, candidates: Candidates, number: Int[Tensor, " B"]) -> Bool[Tensor, "B W"]:
+    """The `number` surest masked positions of each row; fewer where there are fewer."""
+    _, order, valid = surest_first(view, candidates)
+    rank = torch.arange(order.shape[1], device=order.device)
+    return to_positions((rank < number[:, None]) & valid, order)

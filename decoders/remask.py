@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from decoders.ranking import lowest, surest_first, to_positions
+from decoders.ranking import lowest, surest_first, take, to_positions
 from decoders.types import Candidates, Memory, Shape, Stateless, Update, View
 
 
@@ -161,10 +161,7 @@ class MaskGit:
         return (masks * ratio.clamp(1e-6, 1)).long()
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        number = view.masked.sum(1) - self.left(view, memory)
-        _, order, valid = surest_first(view, candidates)
-        first = torch.arange(order.shape[1], device=order.device) < number[:, None]
-        return to_positions(first & valid, order)
+        return take(view, candidates, view.masked.sum(1) - self.left(view, memory))
 
 
 @dataclass(frozen=True)
@@ -225,9 +222,7 @@ class LoopRule(Loop):
         extra = self.is_extra(view.step)
         turn = torch.where(view.step < min(self.after, self.steps), view.step, view.step - self.extra)
         number = torch.where(extra, self.redo, masks // self.steps + (turn < masks % self.steps))
-        _, order, valid = surest_first(view, candidates)
-        first = torch.arange(order.shape[1], device=order.device) < number[:, None]
-        return to_positions(first & valid, order)
+        return take(view, candidates, number)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The basic commit rules: a fixed number per step, a schedule over the block, a confidence threshold."""
+"""The basic commit rules: a fixed number per step, and a confidence threshold."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from decoders.ranking import surest_first, to_positions
+from decoders.ranking import take
 from decoders.types import Candidates, Memory, Shape, View
 
 
@@ -32,9 +32,7 @@ class FixedK:
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         if self.k == "all":
             return view.masked
-        _, order, valid = surest_first(view, candidates)
-        first = torch.arange(order.shape[1], device=order.device) < self.k
-        return to_positions(first & valid, order)
+        return take(view, candidates, torch.full_like(view.step, self.k))
 
 
 @dataclass(frozen=True)
@@ -56,30 +54,3 @@ class Threshold:
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= self.tau
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """LLaDA's block schedule: a block of m masks in `steps` forwards, m // steps each and one more in the first m %
-    steps.
-
-    arXiv 2502.09992, section 2.4 and the authors' generate.py. Fewer masks than steps: one per forward, and no idle
-    forwards (the authors' code makes them).
-    """
-
-    steps: int = 32
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps={self.steps} per block; give a whole number >= 1")
-
-    def init(self, shape: Shape) -> Memory:
-        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
-
-    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        masks = memory["masks"]
-        masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
-        number = masks // self.steps + (view.step < masks % self.steps)
-        _, order, valid = surest_first(view, candidates)
-        first = torch.arange(order.shape[1], device=order.device) < number[:, None]
-        return to_positions(first & valid, order)

@@ -47,6 +47,16 @@ class StrictEos:
         return _first_eos_end(state, tokens, inside & settled)
 
 
+@dataclass(frozen=True)
+class Eotp:
+    """Cut the canvas after the first committed EOS, also when masks are left before it (Learn2PD's EoTP, arXiv
+    2509.25188, on committed tokens). Columns behind it are never decoded; those before it still are."""
+
+    def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
+        tokens, inside = _window(state)
+        return _first_eos_end(state, tokens, inside)
+
+
 def is_eos(tokens: Int[Tensor, "..."], spec: ModelSpec) -> Bool[Tensor, "..."]:
     return torch.isin(tokens, torch.tensor(spec.eos_ids, device=tokens.device))
 

@@ -5,7 +5,7 @@ ColumnCache. The logits come back aligned to the wanted columns, so the token sh
 never be a candidate.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,11 +20,15 @@ from dllm.spec import ModelSpec
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """What the loop needs of a model; `DiffusionLM` is one, an exact posterior can be another."""
+    """What the loop needs of a model; `DiffusionLM` is one, an exact posterior can be another.
+
+    Its K/V is its own affair. A model that computes each column several times per forward says so in `passes`, for
+    honest queried columns.
+    """
 
     spec: ModelSpec
 
-    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache | None: ...
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Any: ...
 
     def logits(
         self,
@@ -33,7 +37,7 @@ class Denoiser(Protocol):
         want: Int[Tensor, "R W"],
         *,
         end: Int[Tensor, " B"],
-        kv: ColumnCache | None,
+        kv: Any,
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]: ...
 

@@ -8,7 +8,6 @@ import matplotlib
 import numpy as np
 
 matplotlib.use("Agg")
-matplotlib.rcParams["svg.hashsalt"] = "dllm"  # the same figure is the same file
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,6 +15,7 @@ from matplotlib.ticker import FormatStrFormatter
 
 from parallelbench.metrics import Value
 
+matplotlib.rcParams["svg.hashsalt"] = "dllm"  # the same figure is the same file
 LABEL_OFFSETS = (
     (7, 4),
     (-6, -13),

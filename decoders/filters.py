@@ -1,0 +1,71 @@
+"""Logit transforms of sampling: temperature, top-k, top-p, and no EOS.
+
+A filter changes the distribution that candidates are drawn from and that confidence is taken of. Dream (arXiv
+2508.15487) applies temperature, then top-p, then top-k; set the decoder's own temperature to 1 to sample from it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from decoders.logits import Logits
+from decoders.types import Memory, Stateless, View
+
+
+@dataclass(frozen=True)
+class Temperature(Stateless):
+    """Logits over t. Unlike the decoder's temperature it also flattens the confidences."""
+
+    t: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.t > 0:
+            raise ValueError(f"t={self.t}; a temperature here is positive (greedy: the decoder's temperature=0)")
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
+        return Logits(logits.values / self.t)
+
+
+@dataclass(frozen=True)
+class TopK(Stateless):
+    """Only the k likeliest tokens (more where the k-th has equals)."""
+
+    k: int = 50
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k={self.k}; keep at least 1 token")
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
+        values = logits.values
+        least = values.topk(min(self.k, values.shape[-1]), dim=-1).values[..., -1:]
+        return Logits(values.masked_fill(values < least, float("-inf")))
+
+
+@dataclass(frozen=True)
+class TopP(Stateless):
+    """The fewest likeliest tokens whose probabilities reach p (nucleus sampling), at least one."""
+
+    p: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p <= 1:
+            raise ValueError(f"p={self.p}; a probability mass lies in (0, 1]")
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
+        ordered, order = logits.values.sort(dim=-1, descending=True)
+        prob = ordered.sub(logits.log_norm[..., None]).exp_()
+        before = prob.cumsum(-1).sub_(prob)
+        ordered.masked_fill_(before >= self.p, float("-inf"))
+        return Logits(torch.empty_like(ordered).scatter_(-1, order, ordered))
+
+
+@dataclass(frozen=True)
+class BanEos(Stateless):
+    """EOS is never a candidate (LLaDA's logits_eos_inf); `ids` bans these instead of the model's EOS ids."""
+
+    ids: tuple[int, ...] | None = None
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
+        ids = torch.tensor(self.ids or view.spec.eos_ids, device=logits.device)
+        return Logits(logits.values.index_fill(-1, ids, float("-inf")))

@@ -1,0 +1,115 @@
+"""Rescoring: another confidence for the candidates, by which rules compare positions."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file
+from torch import Tensor
+
+from decoders.types import Candidates, Memory, Stateless, View
+
+_NOISE = 31  # noise stream
+
+
+@dataclass(frozen=True)
+class OriginalProb(Stateless):
+    """The candidate's probability before any temperature, filter or credit (Dimple, arXiv 2505.16990)."""
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
+        return replace(candidates, confidence=view.logits.prob(candidates.tokens))
+
+
+@dataclass(frozen=True)
+class EosLast(Stateless):
+    """EOS candidates come last (LLaDA's confidence_eos_eot_inf): confidence 0; others are renormalised without EOS.
+
+    Confidence: prob. At temperature 0, as the authors' code does; see EVAL.md of LLaDA on the flood of EOS.
+    """
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
+        ids = torch.tensor(view.spec.eos_ids, device=candidates.tokens.device)
+        is_eos = torch.isin(candidates.tokens, ids)
+        mass = (
+            (view.logits.at(ids.expand(*candidates.tokens.shape, -1)) - view.logits.log_norm[..., None]).exp().sum(-1)
+        )
+        confidence = candidates.confidence / (1 - mass).clamp(min=1e-12)
+        return replace(candidates, confidence=torch.where(is_eos, 0, confidence))
+
+
+@dataclass(frozen=True)
+class OrderNoise(Stateless):
+    """Draws positions instead of ranking them: without replacement from softmax(confidence / temperature).
+
+    Dream's alg_temp (arXiv 2508.15487), by the Gumbel top-k trick. For rules that count positions.
+    """
+
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature={self.temperature}; noise in the order needs a positive one")
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
+        gumbel = -(-view.noise.uniform(candidates.tokens.shape[1], stream=_NOISE).log()).log()
+        return replace(candidates, confidence=(candidates.confidence / self.temperature + gumbel).float())
+
+
+@dataclass(frozen=True)
+class PositionPrior(Stateless):
+    """PC-Sampler (arXiv 2508.13021): exp(-decay * i) * min(-c_i log f(v_i), limit) for position i of the window.
+
+    c_i: the candidate's probability, f: its frequency in some corpus. frequencies: a safetensors file with a tensor
+    `counts` `[V]`; None: all alike. It changes the order of commits, not their number: use with a rule that counts.
+    """
+
+    decay: float = 0.25
+    limit: float = 10.0
+    frequencies: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.decay < 0 or not self.limit > 0:
+            raise ValueError(f"decay={self.decay}, limit={self.limit}; decay >= 0, limit > 0")
+        if self.frequencies is not None and not Path(self.frequencies).is_file():
+            raise ValueError(f"frequencies={self.frequencies!r} is not a file; give a safetensors file with `counts`")
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
+        surprise = _surprise(self.frequencies, view.logits.shape[-1], candidates.tokens.device)[candidates.tokens]
+        position = torch.arange(candidates.tokens.shape[1], device=surprise.device)
+        score = (view.logits.prob(candidates.tokens) * surprise).clamp(max=self.limit)
+        return replace(candidates, confidence=score * (-self.decay * position).exp())
+
+
+@lru_cache(maxsize=8)
+def _surprise(file: str | None, vocab: int, device: torch.device) -> Float[Tensor, " V"]:
+    """-log frequency of each token, with one count added to all."""
+    counts = torch.ones(vocab) if file is None else load_file(file)["counts"].float()
+    if len(counts) != vocab:
+        raise ValueError(f"frequencies={file!r} counts {len(counts)} tokens, the model has {vocab}; use its tokenizer")
+    return -((counts + 1) / (counts + 1).sum()).log().to(device)
+
+
+@dataclass(frozen=True)
+class DensityPrior(Stateless):
+    """Certainty prior (d2Cache, arXiv 2509.23094): confidence times the Gaussian-weighted share of decided neighbours.
+
+    Everything left of the response counts as decided, nothing right of the window. sigma: in columns.
+    """
+
+    sigma: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.sigma > 0:
+            raise ValueError(f"sigma={self.sigma}; a width in columns is positive")
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
+        width = view.masked.shape[1]
+        offset = torch.arange(-width, 2 * width, device=view.masked.device)
+        position = offset[width : 2 * width]
+        weight = (-((position[:, None] - offset) ** 2) / (2 * self.sigma**2)).exp()  # [W, 3W]
+        decided = torch.nn.functional.pad((~view.masked & view.live).float(), (width, width))
+        decided[:, :width] = 1
+        density = (decided @ weight.T) / weight.sum(-1)
+        return replace(candidates, confidence=candidates.confidence * density)
