@@ -69,13 +69,14 @@ class WindowCache:
     steps.
 
     before, after: columns recomputed beside the window, None for all. Both None: no cache. `prefix`: before=0,
-    after=None. `dual`: 0, 0. `vicinity`: small numbers. On a block-causal model columns after the window's block are
-    never needed.
+    after=None. `dual`: 0, 0. `vicinity`: small numbers. warmup: the first steps of a request recompute all columns too
+    (dInfer's vicinity uses 4). On a block-causal model columns after the window's block are never needed.
     """
 
     before: int | None = 0
     after: int | None = 0
     refresh_every: int | None = None
+    warmup: int = 0
 
     def __post_init__(self) -> None:
         for name in ("before", "after"):
@@ -87,13 +88,16 @@ class WindowCache:
                 f"cache refresh_every={self.refresh_every}; give a number of steps >= 1, or null for never"
             )
 
+        if self.warmup < 0:
+            raise ValueError(f"cache warmup={self.warmup}; give a number of steps >= 0")
+
     def check(self, spec: ModelSpec) -> None:
         """Every model can use it."""
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         stop = progress.start + progress.window
         end = progress.end if spec.block is None else torch.minimum(progress.end, stop)
-        refresh = progress.step == 0
+        refresh = (progress.step == 0) | (progress.first & (progress.step < self.warmup))
         if self.refresh_every is not None:
             refresh = refresh | (progress.step % self.refresh_every == 0)
         if self.before is None and self.after is None:

@@ -99,3 +99,18 @@ def test_windowed_forward_equals_full_forward() -> None:
 def test_impossible_windows_are_refused(kwargs: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(kwargs))):
         WindowCache(**kwargs)
+
+
+def test_a_warm_up_refreshes_in_the_first_window_only() -> None:
+    cache, spec = WindowCache(2, 2, warmup=3), ModelSpec(47, (46,), 45)
+    for step, first, wide in ((0, True, True), (2, True, True), (3, True, False), (2, False, False), (0, False, True)):
+        progress = Progress(
+            start=torch.tensor([16]),
+            end=torch.tensor([40]),
+            step=torch.tensor([step]),
+            first=torch.tensor([first]),
+            done=torch.tensor([False]),
+            window=8,
+        )
+        (plan,) = cache.plan(progress, spec)
+        assert plan.num_queried.item() == (40 if wide else 12)
