@@ -109,8 +109,9 @@ class DreamOrigin(DreamSchedule):
 class Dimple(Stateless):
     """Dimple's confident decoding (arXiv 2505.16990): all confidences > gamma, else the time schedule's number.
 
-    With r = masks / live positions, the fallback takes the first schedule time s < r that yields int(masks * (1 - s /
-    r)) >= 1 tokens. Confidence: prob of the untempered distribution (rescore with OriginalProb when sampling).
+    With r = masks / live positions, the fallback takes the first time s < r, but none that earlier steps had passed,
+    that yields int(masks * (1 - s / r)) >= 1 tokens, or all where none does. The last of `steps` forwards commits all.
+    Confidence: prob of the untempered distribution (rescore with OriginalProb when sampling).
     """
 
     gamma: float = 0.95
@@ -126,12 +127,13 @@ class Dimple(Stateless):
         sure = view.masked & (candidates.confidence > self.gamma)
         masks, live = view.masked.sum(1), view.live.sum(1).clamp(min=1)
         ratio = (masks / live)[:, None]
-        times = _times(self.steps, self.eps, masks.device)
+        times = _times(self.steps, self.eps, masks.device)[:-1]  # the last one means all
         number = (masks[:, None] * (1 - times / ratio)).long()
-        number = torch.where((times < ratio) & (number >= 1), number, live[:, None]).amin(
-            1
-        )  # the first is the smallest
-        return torch.where(sure.any(1, keepdim=True), sure, take(view, candidates, number))
+        ahead = torch.arange(self.steps, device=masks.device) > view.step[:, None]
+        valid = ahead & (times < ratio) & (number >= 1)
+        number = torch.where(valid, number, masks[:, None]).amin(1)  # the first is the smallest
+        few = torch.where(sure.any(1, keepdim=True), sure, take(view, candidates, number))
+        return torch.where((view.step >= self.steps - 1)[:, None], view.masked, few)
 
 
 @dataclass(frozen=True)

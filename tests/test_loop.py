@@ -13,9 +13,15 @@ from decoders import (
     ConfidenceDrop,
     Credit,
     Decoder,
+    DensityPrior,
+    Dilated,
+    Dimple,
+    DreamOrigin,
+    DreamSchedule,
     DynamicThreshold,
     EntropyBound,
     EntropyThreshold,
+    EosLast,
     Factor,
     FixedK,
     Frechet,
@@ -25,6 +31,9 @@ from decoders import (
     LoopRule,
     MaskGit,
     Never,
+    OrderNoise,
+    OriginalProb,
+    PositionPrior,
     Prophet,
     ReMdmRemask,
     ReMdmRule,
@@ -35,8 +44,12 @@ from decoders import (
     SlowFast,
     Smoothing,
     StrictEos,
+    Temperature,
     Threshold,
+    ThresholdOrSchedule,
     TokenEdit,
+    TopK,
+    TopP,
     WarmThreshold,
     decode,
 )
@@ -61,6 +74,14 @@ DECODERS = {
     "entropy": Decoder(EntropyThreshold(), confidence="entropy"),
     "sampled": Decoder(Threshold(0.6), temperature=0.7),
     "credit": Decoder(Threshold(0.7), transforms=(Credit(),)),
+    "dream": Decoder(DreamSchedule(6), confidence="entropy", at_least_one=False),
+    "origin": Decoder(DreamOrigin(6), at_least_one=False),
+    "dilated": Decoder(Dilated()),
+    "llada2": Decoder(ThresholdOrSchedule(4, 0.6)),
+    "dimple": Decoder(Dimple(0.6, 6), rescore=(OriginalProb(),)),
+    "pc": Decoder(FixedK(2), rescore=(PositionPrior(), OrderNoise(0.1))),
+    "density": Decoder(FixedK(2), rescore=(DensityPrior(2.0), EosLast())),
+    "nucleus": Decoder(FixedK(2), transforms=(Temperature(0.7), TopP(0.9), TopK(5)), temperature=1.0),
     "credit_free": Decoder(Threshold(0.7), transforms=(Credit(tuning_free=True),)),
     "hierarchical": Decoder(Hierarchical(0.8, 0.4)),
     "klass": Decoder(Klass(0.6, 0.5, history=1)),
@@ -160,7 +181,7 @@ def test_writes_only_live_masks_and_leaves_none(model: DiffusionLM, prompts, dec
         assert not (wrote & ~view.live).any()
         if DECODERS[decoder].revise is None:
             assert not (wrote & ~view.masked).any()
-            assert wrote.any(1)[view.masked.any(1)].all()
+            assert wrote.any(1)[view.masked.any(1)].all() or not DECODERS[decoder].at_least_one
             assert not (update.tokens[wrote] == MASK).any()
         for prompt, row in zip(prompts, state.canvas.tolist(), strict=True):
             assert row[: len(prompt)] == prompt
@@ -208,7 +229,7 @@ def test_seed_changes_random_decoders_only(prompts) -> None:
             for seed in (0, 1, 0)
         )
         assert a == again
-        assert (a != b) == (name in ("fixed2_random", "sampled", "remdm"))
+        assert (a != b) == (name in ("fixed2_random", "sampled", "remdm", "origin", "pc", "nucleus"))
 
 
 def test_max_steps_ends_a_row_unfinished(prompts) -> None:

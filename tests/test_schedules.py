@@ -74,14 +74,22 @@ def test_threshold_or_schedule_takes_the_larger() -> None:
 
 def test_dimple_falls_back_to_the_first_time_that_yields_a_token() -> None:
     flat = torch.zeros(1, 32, 4)
-    for masks in (32, 20, 3, 1):
-        view = make_view(flat, torch.arange(32)[None] < masks)
-        times = torch.linspace(1, 1e-3, 9).tolist()
-        yields = (int(masks * (1 - s / (masks / 32))) for s in times if s < masks / 32)
-        due = next((number for number in yields if number), masks)  # none does: all
+    times = torch.linspace(1, 1e-3, 9).tolist()
+    for masks, step in ((32, 0), (32, 3), (20, 1), (20, 5), (3, 1), (1, 1), (4, 1), (20, 7), (20, 9)):
+        view = make_view(flat, torch.arange(32)[None] < masks, step)
+        ahead = (s for s in times[step + 1 : -1] if s < masks / 32)
+        due = next((number for s in ahead if (number := int(masks * (1 - s / (masks / 32))))), masks)  # none does: all
         assert Decoder(Dimple(0.95, steps=8)).step(view, [{}]).write.sum() == due
     sure = torch.tensor([9.0, 0, 0, 0]).expand(1, 32, 4) * (torch.arange(32) % 3 == 0)[None, :, None]
     assert Decoder(Dimple(0.95, steps=8)).step(make_view(sure), [{}]).write.sum() == 11
+    assert Decoder(Dimple(0.95, steps=2)).step(make_view(sure), [{}]).write.all()  # the last forward
+
+
+@pytest.mark.parametrize(("masks", "steps"), [(3, 2), (32, 1), (32, 4), (16, 8), (32, 16), (8, 32)])
+def test_dimple_keeps_its_number_of_forwards(masks: int, steps: int) -> None:
+    for gamma in (0.3, 0.999999):
+        row, _ = decode_hash(Decoder(Dimple(gamma, steps)), masks, masks)
+        assert row.nfe <= steps and row.stopped_by == "length"
 
 
 def test_dilated_groups_halve_their_spacing() -> None:
