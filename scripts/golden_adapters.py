@@ -33,12 +33,21 @@ from decoders import (
     Threshold,
 )
 from decoders.ranking import take
+from decoders.state import DecodeState
 from decoders.types import Candidates, CommitRule, Memory, Shape, View
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache
 from dllm.guidance import Guided
 from dllm.spec import ModelSpec
 
-CACHES = {"gen": NO_CACHE, None: NO_CACHE, "l2p": NO_CACHE, "prefix": WindowCache(0, None), "dual": WindowCache(0, 0)}
+CACHES = {
+    "gen": NO_CACHE,
+    None: NO_CACHE,
+    "l2p": NO_CACHE,
+    "eot": NO_CACHE,
+    "l2peot": NO_CACHE,
+    "prefix": WindowCache(0, None),
+    "dual": WindowCache(0, 0),
+}
 ORDER = {"topk_margin": "margin", "entropy": "entropy"}
 
 
@@ -149,6 +158,43 @@ class DelayingThreshold:
         return kept
 
 
+class Peeking:
+    """A model that also keeps what it predicts for every masked column of the call: (column, token, probability)."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.spec, self.new_kv = model, model.spec, model.new_kv
+        self.seen: list[tuple[int, int, float]] = []
+
+    def logits(self, canvas: Tensor, plan: Plan, want: Tensor, *, end: Tensor, kv: Any) -> Tensor:
+        logits = self.model.logits(canvas, plan, plan.query, end=end, kv=kv)
+        probs, tokens = logits[0].softmax(-1).max(-1)
+        columns = plan.query[0]
+        masked = canvas[0, columns] == self.spec.mask_id
+        picked = (values[masked].tolist() for values in (columns, tokens, probs))
+        self.seen = list(zip(*picked, strict=True))
+        place = torch.zeros_like(canvas[0]).scatter_(0, columns, torch.arange(len(columns)))
+        return logits[:, place[want[0]]]  # dead columns, which the call leaves out, get some other column's
+
+
+@dataclass(frozen=True)
+class PredictedEotp:
+    """Learn2PD's EoTP: cut after the first EoT of this step's commits, else after the surest one predicted anywhere, or
+    in its cached functions within the block."""
+
+    model: Peeking
+    within_block: bool
+
+    def __call__(self, state: DecodeState) -> Tensor:
+        eos = state.spec.eos_ids[0]
+        block_end = int(state.start) + state.window if self.within_block else state.canvas.shape[1]
+        ends = [(column, p) for column, token, p in self.model.seen if token == eos and column < block_end]
+        committed = [column for column, _ in ends if int(state.canvas[0, column]) == eos]
+        if not ends:
+            return state.end
+        cut = min(committed) if committed else max(ends, key=lambda pair: pair[1])[0]
+        return state.end.clamp(max=cut + 1)
+
+
 class RecordedFilter:
     """Learn2PD's rule with the recorded stand-in filter: what it accepts, and the schedule's surest."""
 
@@ -160,7 +206,7 @@ class RecordedFilter:
         return self.schedule.init(shape)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Tensor:
-        w, confidence = self.weights, view.logits.top_prob().float()  # of decided positions too
+        w, confidence = self.weights, view.logits.top_prob().float() * view.live  # of decided positions too
         hidden = torch.relu(confidence @ w["fc1.weight"].T + w["fc1.bias"])
         accepted = torch.sigmoid(hidden @ w["fc2.weight"].T + w["fc2.bias"]) > self.tau
         return (accepted & view.masked) | self.schedule(view, candidates, memory)
@@ -179,11 +225,14 @@ def load_model(folder: Path, trace: dict) -> Any:
     return Guided(model, guidance) if guidance else model
 
 
-def translate(folder: Path, trace: dict) -> tuple[Decoder, CacheStrategy, StopRule]:
-    """Our decoder, cache and stop rule for a trace's parameters."""
+def translate(folder: Path, trace: dict) -> tuple[Any, Decoder, CacheStrategy, StopRule]:
+    """Our model, decoder, cache and stop rule for a trace's parameters."""
     p, group = trace["params"], trace["id"].split("/")[0]
-    stop = BlockEos() if p.get("early_stop") else Never()
-    return _decoder(folder, group, p), _cache(group, p), stop
+    model, stop = load_model(folder, trace), BlockEos() if p.get("early_stop") else Never()
+    if group == "learn2pd" and p["_fn"] != "l2p":
+        model = Peeking(model)
+        stop = PredictedEotp(model, within_block=p["_fn"] in ("prefix", "dual"))
+    return model, _decoder(folder, group, p), _cache(group, p), stop
 
 
 def _cache(group: str, p: dict) -> CacheStrategy:
@@ -226,7 +275,8 @@ def _decoder(folder: Path, group: str, p: dict) -> Decoder:
         shared = {"steps": per_block, "extra": p["remdm_steps"], "redo": p["remdm_number"], "after": after}
         return Decoder(LoopRule(**shared), revise=LoopRemask(**shared), at_least_one=False)
     if group == "learn2pd":
-        return Decoder(RecordedFilter(folder, p["_accept_thres"], Schedule(per_block)))
+        schedule = Schedule(per_block)
+        return Decoder(schedule if p["_fn"] == "eot" else RecordedFilter(folder, p["_accept_thres"], schedule))
     by_entropy = group.startswith("dparallel")
     if tau is not None and by_entropy:
         return Decoder(EntropyThreshold(tau), confidence="entropy")
