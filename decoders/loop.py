@@ -16,6 +16,7 @@ from decoders.stop import StopRule, is_eos
 from decoders.types import Shape, Update, View
 from dllm.cache import CacheStrategy, WindowCache
 from dllm.model import Denoiser, DiffusionLM
+from dllm.spec import ModelSpec
 
 NO_CACHE = WindowCache(before=None, after=None)
 
@@ -65,9 +66,7 @@ def decode(
     a row (default: `decoder.max_steps`, which a decoder that only commits never exceeds).
     Raises ValueError, before the first forward, for lengths or a cache that the model cannot use.
     """
-    cache.check(model.spec)
-    if decoder.needs_shadow and cache != NO_CACHE:
-        raise ValueError("this decoder checks its tokens in the same forward, which needs cache=none")
+    check_parts(model.spec, decoder, cache)
     seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
     state = DecodeState.begin(model.spec, prompts, gen_len, block_len, seeds, torch.device(device))
     kv, memory = model.new_kv(state.prompt_len, state.canvas.shape[1]), None
@@ -92,6 +91,17 @@ def decode(
         if on_step is not None:
             on_step(state, view, update)
     return _results(state, gen_len)
+
+
+def check_parts(spec: ModelSpec, decoder: Decoder, cache: CacheStrategy) -> None:
+    """Raises ValueError when a model cannot use a cache, or a decoder not this model or cache."""
+    cache.check(spec)
+    if decoder.needs_shadow and cache != NO_CACHE:
+        raise ValueError("this decoder looks at its tokens in the same forward, which needs cache=none")
+    if decoder.needs_shadow and spec.shift:
+        raise ValueError(
+            "this decoder looks at its tokens in the same forward, which needs a model without token shift"
+        )
 
 
 def _forward_windows(model: Denoiser, state: DecodeState, kv: Any, plans: list) -> Float[Tensor, "B W V"]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor
 
-from decoders.types import Candidates, Memory, Stateless, View
+from decoders.types import Candidates, Memory, Shape, Stateless, View
 
 _NOISE = 31  # noise stream
 
@@ -58,7 +58,7 @@ class OrderNoise(Stateless):
 
 
 @dataclass(frozen=True)
-class PositionPrior(Stateless):
+class PositionPrior:
     """PC-Sampler (arXiv 2508.13021): exp(-decay * i) * min(-c_i log f(v_i), limit) for position i of the window.
 
     c_i: the candidate's probability, f: its frequency in some corpus. frequencies: a safetensors file with a tensor
@@ -74,6 +74,10 @@ class PositionPrior(Stateless):
             raise ValueError(f"decay={self.decay}, limit={self.limit}; decay >= 0, limit > 0")
         if self.frequencies is not None and not Path(self.frequencies).is_file():
             raise ValueError(f"frequencies={self.frequencies!r} is not a file; give a safetensors file with `counts`")
+
+    def init(self, shape: Shape) -> Memory:
+        _surprise(self.frequencies, shape.vocab, shape.device)  # refuses another vocabulary
+        return {}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         surprise = _surprise(self.frequencies, view.logits.shape[-1], candidates.tokens.device)[candidates.tokens]

@@ -11,7 +11,9 @@ import torch
 
 from decoders import Decoder, Generation, StopRule, decode
 from decoders.generate import describe, encode
+from decoders.loop import check_parts
 from decoders.state import check_lengths
+from decoders.types import Shape
 from dllm.cache import CacheStrategy
 from dllm.model import DiffusionLM
 
@@ -49,7 +51,9 @@ class DiffusionGenerator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self.cache.check(self.model.spec)
+        check_parts(self.model.spec, self.decoder, self.cache)
+        vocab = self.model.backbone.config.vocab_size
+        self.decoder.init(Shape(1, 1, vocab, self.model.device))  # parts may refuse a vocabulary
         check_lengths(self.model.spec, self.gen_len, self.block_len)
 
     def prompt_len(self, messages: Messages) -> int:

@@ -120,6 +120,7 @@ def test_a_killed_run_resumes_to_the_same_samples(cli, tmp_path: Path) -> None:
         (["decoder=sledgehammer"], "Could not find 'decoder/sledgehammer' Available options"),
         (["decoder=credit", "decoder.rule.tau=-1.0"], "tau=-1.0; a confidence threshold is positive"),
         (["decoder=fixed", "decoder.rule.k=0"], "k=0 tokens per step"),
+        (["decoder=wino", "cache=dual"], "needs cache=none"),
         (["suite.tasks=[waiting_line/nap]"], "unknown task 'waiting_line/nap'"),
         (["gen_length=40"], "gen_length=40 is not a multiple of block_length=32; use gen_length=32"),
         (["gen_length=many"], "gen_length=many is not a whole number"),

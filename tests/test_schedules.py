@@ -162,7 +162,7 @@ def test_pc_samplers_score(tmp_path) -> None:
     plain = PositionPrior(0.0, 10.0)(view, candidates, {}).confidence
     torch.testing.assert_close(plain, candidates.confidence * math.log(4))
     with pytest.raises(ValueError, match="counts 4 tokens, the model has 5"):
-        PositionPrior(0.25, 10.0, str(tmp_path / "counts.safetensors"))(make_view(torch.zeros(1, 2, 5)), candidates, {})
+        PositionPrior(0.25, 10.0, str(tmp_path / "counts.safetensors")).init(Shape(1, 2, 5, torch.device("cpu")))
 
 
 def test_density_prefers_decided_neighbourhoods() -> None:
