@@ -34,7 +34,7 @@ from decoders import (
 )
 from decoders.ranking import take
 from decoders.state import DecodeState
-from decoders.types import Candidates, CommitRule, Memory, Shape, View
+from decoders.types import Candidates, CommitRule, Confidence, Memory, Shape, View
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache
 from dllm.guidance import Guided
 from dllm.spec import ModelSpec
@@ -48,7 +48,7 @@ CACHES = {
     "prefix": WindowCache(0, None),
     "dual": WindowCache(0, 0),
 }
-ORDER = {"topk_margin": "margin", "entropy": "entropy"}
+ORDER: dict[str, Confidence] = {"topk_margin": "margin", "entropy": "entropy"}
 
 
 @dataclass
@@ -158,15 +158,39 @@ class DelayingThreshold:
         return kept
 
 
-class Peeking:
-    """A model that also keeps what it predicts for every masked column of the call: (column, token, probability)."""
+@dataclass(frozen=True)
+class FillEos:
+    """dInfer's early stop in its Fast-dLLM file: writes EOS into all columns behind the first one at once, over tokens
+    too, and attends to them while it fills the rest of the block. With a cache it does not look after a full pass."""
 
-    def __init__(self, model: Any) -> None:
+    cached: bool
+
+    def __call__(self, state: DecodeState) -> Tensor:
+        columns = torch.arange(state.canvas.shape[1])
+        found = (state.canvas == state.spec.eos_ids[0]) & (columns >= state.prompt_len[:, None])
+        found &= (state.step > 0)[:, None] | (not self.cached)
+        first = torch.where(found.any(1), found.int().argmax(1), len(columns))
+        state.canvas[(columns > first[:, None]) & (columns < state.end[:, None])] = state.spec.eos_ids[0]
+        masks_left = (state.canvas.gather(1, state.columns) == state.spec.mask_id).any(1)
+        return torch.where(masks_left, state.end, torch.minimum(state.end, first + 1))
+
+
+class Peeking:
+    """A model that also keeps what it predicts for every masked column of the call: (column, token, probability).
+
+    stale_suffix: cached calls attend to what the last full pass attended to, also behind a cut made since.
+    """
+
+    def __init__(self, model: Any, stale_suffix: bool) -> None:
         self.model, self.spec, self.new_kv = model, model.spec, model.new_kv
+        self.stale_suffix = stale_suffix
+        self.attended = torch.zeros(0)
         self.seen: list[tuple[int, int, float]] = []
 
     def logits(self, canvas: Tensor, plan: Plan, want: Tensor, *, end: Tensor, kv: Any) -> Tensor:
-        logits = self.model.logits(canvas, plan, plan.query, end=end, kv=kv)
+        if plan.query[0, 0] == 0 or not self.stale_suffix:
+            self.attended = end
+        logits = self.model.logits(canvas, plan, plan.query, end=self.attended, kv=kv)
         probs, tokens = logits[0].softmax(-1).max(-1)
         columns = plan.query[0]
         masked = canvas[0, columns] == self.spec.mask_id
@@ -178,20 +202,23 @@ class Peeking:
 
 @dataclass(frozen=True)
 class PredictedEotp:
-    """Learn2PD's EoTP: cut after the first EoT of this step's commits, else after the surest one predicted anywhere, or
-    in its cached functions within the block."""
+    """Learn2PD's EoTP: cut after the first EoT that the filter accepts, else after the surest one predicted anywhere
+    (in its cached functions within the block)."""
 
     model: Peeking
+    rule: CommitRule
     within_block: bool
 
     def __call__(self, state: DecodeState) -> Tensor:
         eos = state.spec.eos_ids[0]
         block_end = int(state.start) + state.window if self.within_block else state.canvas.shape[1]
         ends = [(column, p) for column, token, p in self.model.seen if token == eos and column < block_end]
-        committed = [column for column, _ in ends if int(state.canvas[0, column]) == eos]
         if not ends:
             return state.end
-        cut = min(committed) if committed else max(ends, key=lambda pair: pair[1])[0]
+        taken = self.rule.accepted[0] if isinstance(self.rule, RecordedFilter) else torch.zeros(state.window).bool()
+        inside = state.columns[0, taken].tolist()
+        first = min((column for column, _ in ends if column in inside), default=None)
+        cut = max(ends, key=lambda pair: pair[1])[0] if first is None else first
         return state.end.clamp(max=cut + 1)
 
 
@@ -208,15 +235,15 @@ class RecordedFilter:
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Tensor:
         w, confidence = self.weights, view.logits.top_prob().float() * view.live  # of decided positions too
         hidden = torch.relu(confidence @ w["fc1.weight"].T + w["fc1.bias"])
-        accepted = torch.sigmoid(hidden @ w["fc2.weight"].T + w["fc2.bias"]) > self.tau
-        return (accepted & view.masked) | self.schedule(view, candidates, memory)
+        self.accepted = (torch.sigmoid(hidden @ w["fc2.weight"].T + w["fc2.bias"]) > self.tau) & view.masked
+        return self.accepted | self.schedule(view, candidates, memory)
 
 
 def load_model(folder: Path, trace: dict) -> Any:
     """The trace's model with the trace's own special ids, shift and guidance."""
     eos = trace["eos_id"] if trace["eos_id"] in range(200) else 198
-    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=int(trace["shift_logits"]))
-    model = (
+    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=1 if trace["shift_logits"] else 0)
+    model: Any = (
         TableModel(folder / "models" / trace["model"], spec)
         if trace["model"].startswith("table")
         else dllm.load(folder / "models" / trace["model"], spec=spec)
@@ -229,10 +256,13 @@ def translate(folder: Path, trace: dict) -> tuple[Any, Decoder, CacheStrategy, S
     """Our model, decoder, cache and stop rule for a trace's parameters."""
     p, group = trace["params"], trace["id"].split("/")[0]
     model, stop = load_model(folder, trace), BlockEos() if p.get("early_stop") else Never()
+    if group == "dinfer_fastdllm" and p.get("early_stop"):
+        stop = FillEos(cached=bool(p.get("use_cache")))
+    decoder = _decoder(folder, group, p)
     if group == "learn2pd" and p["_fn"] != "l2p":
-        model = Peeking(model)
-        stop = PredictedEotp(model, within_block=p["_fn"] in ("prefix", "dual"))
-    return model, _decoder(folder, group, p), _cache(group, p), stop
+        model = Peeking(model, stale_suffix=p["_fn"] == "dual")
+        stop = PredictedEotp(model, decoder.rule, within_block=p["_fn"] in ("prefix", "dual"))
+    return model, decoder, _cache(group, p), stop
 
 
 def _cache(group: str, p: dict) -> CacheStrategy:
@@ -249,18 +279,20 @@ def _cache(group: str, p: dict) -> CacheStrategy:
 def _decoder(folder: Path, group: str, p: dict) -> Decoder:
     block = p.get("block_length", p["gen_length"])
     blocks = p["gen_length"] // block
-    steps, tau = p.get("steps"), p.get("threshold")
-    per_block = steps // blocks if steps else None
+    steps, tau = p.get("steps") or 0, p.get("threshold")
+    per_block = steps // blocks
     order = ORDER.get(p.get("alg", ""), "prob")
+    if group == "dinfer_hierarchy_fn" and tau is None:
+        return Decoder(Schedule(per_block))
     if "_decoder" in p or group == "dinfer_hierarchy_fn":
-        return _dinfer(p.get("_decoder") or {"kind": "hierarchy", **p}, per_block)
+        return _dinfer(p.get("_decoder") or {"kind": "hierarchy", **p})
     if group in ("dllm_dream_plain", "fastdllm_dream_plain"):
         if p["alg"] == "confidence_threshold":
-            return Decoder(DelayingThreshold(tau, p["gen_length"] // steps))
+            return Decoder(DelayingThreshold(p["threshold"], p["gen_length"] // steps))
         return Decoder(DreamSchedule(steps), confidence=order, at_least_one=False)
     if group == "fastdllm_dream_block":
         if p["alg"] == "confidence_threshold":
-            return Decoder(FirstFromFullPass(Threshold(tau)))
+            return Decoder(FirstFromFullPass(Threshold(p["threshold"])))
         rule = FirstFromFullPass(DreamSchedule(per_block))  # any other order is silently entropy
         return Decoder(rule, confidence="entropy", at_least_one=False)
     if group == "parallelbench_dream" and steps and tau is None and p.get("factor") is None:
@@ -280,7 +312,7 @@ def _decoder(folder: Path, group: str, p: dict) -> Decoder:
     by_entropy = group.startswith("dparallel")
     if tau is not None and by_entropy:
         return Decoder(EntropyThreshold(tau), confidence="entropy")
-    confidence = "margin" if order == "margin" else "prob"
+    confidence: Confidence = "margin" if order == "margin" else "prob"
     if p.get("factor") is not None:
         return Decoder(PublishedFactor(Factor(p["factor"])), confidence=confidence)
     if tau is not None:
@@ -293,7 +325,7 @@ def _decoder(folder: Path, group: str, p: dict) -> Decoder:
     return Decoder(rule, confidence="entropy" if by_entropy and p.get("_fn") in ("prefix", "dual") else "prob")
 
 
-def _dinfer(kind: dict, per_block: int | None) -> Decoder:
+def _dinfer(kind: dict) -> Decoder:
     if kind["kind"] == "credit":
         part = Credit(kind["credit_alpha"], kind["decay_beta"], kind["boost_gamma"], slots=None)
         return Decoder(Threshold(kind["threshold"]), transforms=(part,))
