@@ -11,7 +11,6 @@ from decoders.remask import (
     ConfidenceDrop,
     LoopRemask,
     LoopRule,
-    MaskGit,
     ReMdmRemask,
     ReMdmRule,
     RunningConfidence,
@@ -21,7 +20,7 @@ from decoders.remask import (
 )
 from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
 from decoders.rules import FixedK, Threshold
-from decoders.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, Schedule, ThresholdOrSchedule
+from decoders.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
 from decoders.segments import Hierarchical
 from decoders.soft import Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos

@@ -1,5 +1,7 @@
 """Rules whose number of forwards is fixed in advance: schedules over a block, in time or in space."""
 
+import math
+import re
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +66,39 @@ class ThresholdOrSchedule(Schedule):
         due = self.number(view, memory)
         sure = view.masked & (candidates.confidence > self.tau)
         return torch.where((sure.sum(1) >= due)[:, None], sure, take(view, candidates, due))
+
+
+@dataclass(frozen=True)
+class MaskGit:
+    """MaskGIT's schedule (arXiv 2202.04200): floor(m * g((i + 1) / steps)) of a block's m masks are left after step i.
+
+    mode: linear g = 1 - r, cosine cos(pi r / 2), pow2 1 - r^2 (any exponent). A step may commit nothing: use with
+    at_least_one=False.
+    """
+
+    steps: int = 16
+    mode: str = "cosine"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not re.fullmatch(r"linear|cosine|pow\d+(\.\d+)?", self.mode):
+            raise ValueError(f"steps={self.steps}, mode={self.mode!r}; steps >= 1, mode linear, cosine or pow2")
+
+    def init(self, shape: Shape) -> Memory:
+        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+
+    def left(self, view: View, memory: Memory) -> Int[Tensor, " B"]:
+        """Masks that remain after this step."""
+        masks = memory["masks"]
+        masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
+        r = (view.step.double() + 1) / self.steps
+        if self.mode == "cosine":
+            ratio = (r * math.pi / 2).cos()
+        else:
+            ratio = 1 - r ** (1.0 if self.mode == "linear" else float(self.mode.removeprefix("pow")))
+        return (masks * ratio.clamp(1e-6, 1)).long()
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        return take(view, candidates, view.masked.sum(1) - self.left(view, memory))
 
 
 def _times(steps: int, eps: float, device: torch.device) -> Tensor:
