@@ -3,7 +3,7 @@
 Each step of a row must make progress, or bound its number of steps, for the loop to end.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -138,7 +138,7 @@ class RunningConfidence:
     surer ones come. Deviation: the published code also masks tokens of earlier blocks.
     """
 
-    schedule: MaskGit = MaskGit(16, "linear")
+    schedule: MaskGit = field(default_factory=lambda: MaskGit(16, "linear"))
 
     def init(self, shape: Shape) -> Memory:
         return _confidences(shape) | self.schedule.init(shape)

@@ -62,7 +62,7 @@ class PositionPrior:
     """PC-Sampler (arXiv 2508.13021): exp(-decay * i) * min(-c_i log f(v_i), limit) for position i of the window.
 
     c_i: the candidate's probability, f: its frequency in some corpus. frequencies: a safetensors file with a tensor
-    `counts` `[V]`; None: all alike. It changes the order of commits, not their number: use with a rule that counts.
+    `counts` `[V]`; None: all alike, without the limit (of 10^5 tokens it would make all c_i > 0.85 equal). It changes the order of commits, not their number: use with a rule that counts.
     """
 
     decay: float = 0.25
@@ -82,7 +82,9 @@ class PositionPrior:
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         surprise = _surprise(self.frequencies, view.logits.shape[-1], candidates.tokens.device)[candidates.tokens]
         position = torch.arange(candidates.tokens.shape[1], device=surprise.device)
-        score = (view.logits.prob(candidates.tokens) * surprise).clamp(max=self.limit)
+        score = view.logits.prob(candidates.tokens) * surprise
+        if self.frequencies is not None:
+            score = score.clamp(max=self.limit)
         return replace(candidates, confidence=score * (-self.decay * position).exp())
 
 
