@@ -62,7 +62,8 @@ class PositionPrior:
     """PC-Sampler (arXiv 2508.13021): exp(-decay * i) * min(-c_i log f(v_i), limit) for position i of the window.
 
     c_i: the candidate's probability, f: its frequency in some corpus. frequencies: a safetensors file with a tensor
-    `counts` `[V]`; None: all alike, without the limit (of 10^5 tokens it would make all c_i > 0.85 equal). It changes the order of commits, not their number: use with a rule that counts.
+    `counts` `[V]`; None: all alike, and no limit, which would make all c_i above 0.85 equal among 10^5 tokens. It
+    changes the order of commits, not their number: use with a rule that counts.
     """
 
     decay: float = 0.25

@@ -161,6 +161,9 @@ def test_pc_samplers_score(tmp_path) -> None:
     assert out[0, 1] > out[0, 0]  # the rarer token wins though it is less likely
     plain = PositionPrior(0.0, 10.0)(view, candidates, {}).confidence
     torch.testing.assert_close(plain, candidates.confidence * math.log(4))
+    wide = make_view(torch.nn.functional.pad(torch.tensor([[[14.0], [16.0]]]), (0, 29999)))  # log V exceeds the limit
+    sure = Candidates(wide.logits.top[1], wide.logits.top_prob())
+    assert PositionPrior(0.0, 10.0)(wide, sure, {}).confidence[0].diff() > 0
     with pytest.raises(ValueError, match="counts 4 tokens, the model has 5"):
         PositionPrior(0.25, 10.0, str(tmp_path / "counts.safetensors")).init(Shape(1, 2, 5, torch.device("cpu")))
 
