@@ -20,7 +20,7 @@ class Factor:
     prob.
 
     Under it, greedy parallel decoding equals greedy joint decoding for f = 1. Deviation: the authors' code also
-    commits the last sorted position when it is the first to fail; here it is not.
+    commits the last sorted position when it is the first to fail, and accepts equality; here neither.
     """
 
     factor: float = 1.0

@@ -44,7 +44,7 @@ class TopK(Stateless):
 
 @dataclass(frozen=True)
 class TopP(Stateless):
-    """The fewest likeliest tokens whose probabilities reach p (nucleus sampling), at least one."""
+    """The fewest likeliest tokens whose probabilities reach p (nucleus sampling), and equals of the last one."""
 
     p: float = 0.95
 
@@ -53,11 +53,8 @@ class TopP(Stateless):
             raise ValueError(f"p={self.p}; a probability mass lies in (0, 1]")
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        ordered, order = logits.values.sort(dim=-1, descending=True)
-        prob = ordered.sub(logits.log_norm[..., None]).exp_()
-        before = prob.cumsum(-1).sub_(prob)
-        ordered.masked_fill_(before >= self.p, float("-inf"))
-        return Logits(torch.empty_like(ordered).scatter_(-1, order, ordered))
+        least = logits.nucleus(self.p)[..., None]
+        return Logits(logits.values.masked_fill(logits.values < least, float("-inf")))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.rules import Threshold
 from decoders.stop import StopRule, StrictEos
 from dllm.cache import CacheStrategy
+from dllm.guidance import Guided
 from dllm.model import DiffusionLM
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]  # raw text, token ids, or chat messages
@@ -30,7 +31,7 @@ class Generation:
 
 
 def generate(
-    model: DiffusionLM,
+    model: DiffusionLM | Guided,
     prompts: Sequence[Prompt],
     *,
     decoder: Decoder | None = None,
@@ -67,7 +68,7 @@ def generate(
     return list(describe(model, rows))
 
 
-def encode(model: DiffusionLM, prompt: Prompt, index: int = 0) -> list[int]:
+def encode(model: DiffusionLM | Guided, prompt: Prompt, index: int = 0) -> list[int]:
     """Token ids of a prompt. Raises ValueError when it is empty, or when there is no tokenizer or chat template to
     read it."""
     if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], Mapping)):
@@ -91,7 +92,7 @@ def encode(model: DiffusionLM, prompt: Prompt, index: int = 0) -> list[int]:
     return cast(list[int], ids)
 
 
-def describe(model: DiffusionLM, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
+def describe(model: DiffusionLM | Guided, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
     """Decoded rows as generations with text (empty for a model without a tokenizer)."""
     for row in rows:
         text = "" if model.tokenizer is None else cast(str, model.tokenizer.decode(row.token_ids))

@@ -90,6 +90,17 @@ class Logits:
 
         return _by_position(choose, self.values, self.top[0], draw)[0]
 
+    def nucleus(self, p: float) -> Float[Tensor, "B W"]:
+        """The least logit of the fewest likeliest tokens whose probabilities reach p."""
+
+        def least(values: Tensor, log_norm: Tensor) -> tuple[Tensor]:
+            ordered = values.sort(dim=-1, descending=True).values
+            prob = (ordered - log_norm[:, None]).exp_()
+            before = prob.cumsum(-1).sub_(prob)
+            return (ordered.masked_fill_(before >= p, float("inf")).amin(-1),)
+
+        return _by_position(least, self.values, self.log_norm)[0]
+
     def probs(self) -> Float[Tensor, "B W V"]:
         """All probabilities: one new logits-sized tensor."""
         return (self.values - self.log_norm[..., None]).exp_()

@@ -34,6 +34,11 @@ class Guided:
         if scale < 0:
             raise ValueError(f"guidance scale={scale}; it is >= 0 (0: no guidance)")
         self.model, self.scale, self.spec = model, scale, model.spec
+        self.tokenizer, self.name = model.tokenizer, f"{model.name}, guidance {scale:g}"
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> _GuidedKV:
         return _GuidedKV(self.model.new_kv(prompt_len, length), self.model.new_kv(prompt_len, length), prompt_len)

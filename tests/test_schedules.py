@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from test_decoders import make_view, random_view
 from test_remask import decode_hash
 
+import dllm
 from decoders import (
     NO_CACHE,
     BanEos,
@@ -34,6 +35,7 @@ from decoders import (
     TopK,
     TopP,
     decode,
+    generate,
 )
 from decoders.logits import Logits
 from decoders.types import Candidates, Shape
@@ -200,6 +202,13 @@ def test_guidance(kind: str, cache: WindowCache, prompts) -> None:
     guided = decode(Guided(model, 1.0), prompts, **options)
     assert guided != none
     assert guided == [decode(Guided(model, 1.0), [prompt], **options)[0] for prompt in prompts]
+
+
+def test_guidance_works_from_the_library() -> None:
+    model = dllm.load("tiny")
+    prompt = [[{"role": "user", "content": '["Ada Bach", "Ben Cole", "Eva Frost"]\nReverse.'}]]
+    outputs = [generate(m, prompt, gen_len=32)[0] for m in (model, Guided(model, 0.0))]
+    assert outputs[0].text == outputs[1].text
 
 
 @torch.no_grad()
