@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
@@ -34,7 +35,14 @@ class Guided:
         if scale < 0:
             raise ValueError(f"guidance scale={scale}; it is >= 0 (0: no guidance)")
         self.model, self.scale, self.spec = model, scale, model.spec
-        self.tokenizer, self.name = model.tokenizer, f"{model.name}, guidance {scale:g}"
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        return self.model.tokenizer
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name}, guidance {self.scale:g}"
 
     @property
     def device(self) -> torch.device:
