@@ -310,8 +310,8 @@ def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
     same = ("model", "cache", "stop", "gen_length", "block_length")
     for other in runs:
         decoder = other.config["decoder"]
-        is_one = decoder.get("rule", {}).get("k") == 1 and not decoder.get("transforms")
-        is_plain = decoder.get("confidence", "prob") == "prob" and not decoder.get("temperature")
+        is_one = decoder.get("rule", {}).get("k") == 1 and decoder.get("confidence", "prob") == "prob"
+        is_plain = not any(decoder.get(part) for part in ("transforms", "rescore", "revise", "soft", "temperature"))
         if is_one and is_plain and all(other.config[key] == run.config[key] for key in same):
             return other
     return None
