@@ -2,6 +2,7 @@
 
 from decoders.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
 from decoders.compose import Decoder
+from decoders.contention import Contention
 from decoders.credit import Credit
 from decoders.filters import BanEos, Temperature, TopK, TopP
 from decoders.generate import Generation, generate
@@ -30,6 +31,7 @@ __all__ = [
     "BanEos",
     "BlockEos",
     "ConfidenceDrop",
+    "Contention",
     "Credit",
     "DecodedRow",
     "Decoder",

@@ -352,7 +352,8 @@ def _write_csv(path: Path, metrics: Metrics, runs: Sequence[Run]) -> None:
             about["config_hash"] = run.info["config_hash"]
             for task, row in rows.items():
                 for metric in METRICS:
-                    writer.writerow({"run": name, "task": task, "metric": metric, **asdict(row[metric]), **about})
+                    numbers = {key: f"{value:.6g}" for key, value in asdict(row[metric]).items()}
+                    writer.writerow({"run": name, "task": task, "metric": metric, **numbers, **about})
 
 
 def _flatten(config: object, prefix: str = "") -> dict[str, object]:
