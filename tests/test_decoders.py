@@ -276,3 +276,52 @@ def test_entropy_and_margin_survive_impossible_tokens() -> None:
     logits = torch.tensor([[[0.0, 0.0, float("-inf"), float("-inf")]]])
     assert math.isclose(float(Logits(logits).entropy), math.log(2), rel_tol=1e-6)
     assert float(Logits(logits).margin()) == 0
+
+
+STEPS = {  # constant top probability -> steps until the fused confidence reaches tau .8, .85, .9, .95 (None: never)
+    "paper": {
+        0.60: (None, None, None, None),
+        0.70: (2, 8, None, None),
+        0.75: (1, 3, None, None),
+        0.80: (1, 1, 5, None),
+        0.85: (1, 1, 2, None),
+        0.88: (1, 1, 1, None),
+    },
+    "dinfer": {
+        0.60: (6, None, None, None),
+        0.70: (2, 4, None, None),
+        0.75: (1, 2, 8, None),
+        0.80: (1, 1, 3, None),
+        0.85: (1, 1, 1, 15),
+        0.88: (1, 1, 1, 5),
+    },
+}
+
+
+@pytest.mark.parametrize("slots", [None, 8])
+@pytest.mark.parametrize("kind", STEPS)
+def test_credit_passes_thresholds_after_the_derived_number_of_steps(kind: str, slots: int | None) -> None:
+    credit = Credit(slots=slots) if kind == "paper" else Credit(0.7, 0.8, 0.2, slots=slots)
+    for p, expected in STEPS[kind].items():
+        logits = torch.tensor([[[p, 1 - p]]]).log()
+        memory = credit.init(Shape(1, 1, 2, torch.device("cpu")))
+        fused = [float(credit(make_view(logits), Logits(logits), memory).top_prob()) for _ in range(60)]
+        for tau, steps in zip((0.8, 0.85, 0.9, 0.95), expected, strict=True):
+            first = next((i + 1 for i, confidence in enumerate(fused) if confidence >= tau), None)
+            assert first == steps, (p, tau)
+
+
+def test_credit_without_exponent_counts_and_without_decay_factor_forgets() -> None:
+    logits = torch.tensor([[[0.6, 0.4]]]).log()
+    counting, forgetting = Credit(gamma=0.0, beta=0.5, slots=None), Credit(beta=0.0, slots=None)
+    memories = [part.init(Shape(1, 1, 2, torch.device("cpu"))) for part in (counting, forgetting)]
+    for step in range(4):
+        for part, memory in zip((counting, forgetting), memories, strict=True):
+            part(make_view(logits), Logits(logits), memory)
+        assert float(memories[0]["credit"][0, 0, 0]) == sum(0.5**i for i in range(step + 1))
+        assert math.isclose(float(memories[1]["credit"][0, 0, 0]), 0.6**0.2, rel_tol=1e-6)
+
+
+def test_a_threshold_near_zero_fills_the_window() -> None:
+    view = random_view(11)
+    assert Decoder(Threshold(1e-9)).step(view, [{}]).write.equal(view.masked)
