@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from parallelbench import plots
+from parallelbench.curves import curve_names, run_names, shown_knobs
 from parallelbench.frontier import LEVELS, speeds
 from parallelbench.metrics import ALL, METRICS, Value, aggregate, measure, ratio
 from parallelbench.record import Record, Run
@@ -68,12 +69,12 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     names = run_names(runs)
     metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}
     _write_csv(out_dir / "summary.csv", {name: {ALL: rows[ALL]} for name, rows in metrics.items()}, runs)
-    _write_csv(out_dir / "tasks.csv", metrics, runs)
+    _write_csv(out_dir / "tasks.csv", metrics)
 
     model = runs[0].info["model"]
     title = f"{model}: quality against tokens per forward, 95 % intervals"
     curves = _curves(names, runs, metrics)
-    curve_of = dict(zip(names, _curve_names(names, runs), strict=True))
+    curve_of = dict(zip(names, curve_names(names, runs), strict=True))
     reference = REFERENCE if REFERENCE in curve_of.values() else next(iter(curve_of.values()))
     many = len(curves) > MAX_CURVES
     if many:
@@ -103,62 +104,10 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
     """By curve as they came first, then by tokens per forward."""
-    curves = _curve_names(run_names(runs), runs)
+    curves = curve_names(run_names(runs), runs)
     tpf = {id(run): measure("tpf", run.records).value for run in runs}
     pairs = sorted(zip(curves, runs, strict=True), key=lambda pair: (curves.index(pair[0]), tpf[id(pair[1])]))
     return [run for _, run in pairs]
-
-
-def run_names(runs: Sequence[Run]) -> list[str]:
-    """Short names that tell runs apart: the decoder's name, its rule's knobs, and every other choice in which they
-    differ."""
-    flat = [_flatten(run.config) for run in runs]
-    names = []
-    for run, settings in zip(runs, flat, strict=True):
-        parts = [method(run), *(f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items())]
-        groups = [group for group in run.info["choices"] if group != "decoder"]
-        for group in groups:
-            if len({other.info["choices"].get(group) for other in runs}) > 1:
-                parts.append(f"{group}={run.info['choices'][group]}")
-        for key, value in settings.items():
-            group = key.split(".")[0]
-            choice = run.info["choices"].get(group)
-            peers = [s for other, s in zip(runs, flat, strict=True) if other.info["choices"].get(group) == choice]
-            hidden = (
-                key in ("out_dir", "suite.tasks")
-                or key.startswith(("decoder.rule.", "decoder.revise."))
-                or key.endswith("_target_")
-            )
-            if not hidden and len({repr(peer.get(key)) for peer in peers}) > 1:
-                parts.append(f"{key.split('.')[-1]}={value}")
-        names.append(" ".join(parts))
-    if len(set(names)) < len(names):
-        names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
-    return names
-
-
-def method(run: Run) -> str:
-    """The decoder's name as it was chosen."""
-    return run.info["choices"]["decoder"]
-
-
-def knobs(run: Run) -> dict[str, object]:
-    """The settings of the commit rule and of the revision, by their last names."""
-    parts = {part: run.config["decoder"].get(part) or {} for part in ("rule", "revise")}
-    settings = _flatten(parts)
-    return {key.split(".")[-1]: value for key, value in settings.items() if not key.endswith("_target_")}
-
-
-def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:
-    """Those in which the runs of a method differ; all of them where they do not."""
-    peers = [knobs(other) for other in runs if method(other) == method(run)]
-    differing = {key: value for key, value in knobs(run).items() if len({repr(peer.get(key)) for peer in peers}) > 1}
-    return differing or knobs(run)
-
-
-def _short(value: object) -> str:
-    """Without blanks, which separate the parts of a run's name."""
-    return str(value).replace(" ", "")
 
 
 def _cell(metric: str, value: Value) -> str:
@@ -168,19 +117,10 @@ def _cell(metric: str, value: Value) -> str:
     return show(value.value)
 
 
-def _curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
-    """Each run's name without its rule's knobs: runs of one curve differ in nothing else."""
-    curves = []
-    for name, run in zip(names, runs, strict=True):
-        dropped = {f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items()}
-        curves.append(" ".join(part for part in name.split() if part not in dropped))
-    return curves
-
-
 def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: str = ALL) -> plots.Curves:
     """Points (knobs, TPF, score) of every curve for one task; runs without the task are left out."""
     curves: dict[str, list[tuple[str, Value, Value]]] = {}
-    for name, curve, run in zip(names, _curve_names(names, runs), runs, strict=True):
+    for name, curve, run in zip(names, curve_names(names, runs), runs, strict=True):
         if task in metrics[name]:
             settings = shown_knobs(run, runs)
             label, row = ", ".join(map(str, settings.values())), metrics[name][task]
@@ -194,7 +134,7 @@ def _shown_as_bars(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) 
     if len(runs) <= MAX_BARS:
         return list(names)
     chosen = []
-    curves = _curve_names(names, runs)
+    curves = curve_names(names, runs)
     for curve in dict.fromkeys(curves):
         members = [name for name, other in zip(names, curves, strict=True) if other == curve]
         members.sort(key=lambda name: metrics[name][ALL]["tpf"].value)
@@ -342,31 +282,25 @@ def _check_versions(runs: Sequence[Run]) -> None:
                 )
 
 
-def _write_csv(path: Path, metrics: Metrics, runs: Sequence[Run]) -> None:
+def _write_csv(path: Path, metrics: Metrics, runs: Sequence[Run] = ()) -> None:
+    """A line per run, task and metric; with `runs`, also what each was measured on and its config's hash."""
+    about = {
+        name: {
+            "device": run.info["device"],
+            "batch_size": run.config["batch_size"],
+            "config_hash": run.info["config_hash"],
+        }
+        for name, run in zip(metrics, runs, strict=False)
+    }
     with open(path, "w", newline="") as file:
-        fields = ["run", "task", "metric", "value", "ci_low", "ci_high", "n", "device", "batch_size", "config_hash"]
+        fields = ["run", "task", "metric", "value", "ci_low", "ci_high", "n", *next(iter(about.values()), {})]
         writer = csv.DictWriter(file, fields)
         writer.writeheader()
-        for (name, rows), run in zip(metrics.items(), runs, strict=True):
-            about = {"device": run.info["device"], "batch_size": run.config["batch_size"]}
-            about["config_hash"] = run.info["config_hash"]
+        for name, rows in metrics.items():
             for task, row in rows.items():
                 for metric in METRICS:
                     numbers = {key: f"{value:.6g}" for key, value in asdict(row[metric]).items()}
-                    writer.writerow({"run": name, "task": task, "metric": metric, **numbers, **about})
-
-
-def _flatten(config: object, prefix: str = "") -> dict[str, object]:
-    if isinstance(config, Mapping):
-        items = config.items()
-    elif isinstance(config, list) and any(isinstance(item, Mapping) for item in config):
-        items = enumerate(config)
-    else:
-        return {prefix.rstrip("."): config}
-    flat: dict[str, object] = {}
-    for key, value in items:
-        flat |= _flatten(value, f"{prefix}{key}.")
-    return flat
+                    writer.writerow({"run": name, "task": task, "metric": metric, **numbers, **about.get(name, {})})
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,0 +1,79 @@
+"""Which runs of a report belong to one curve, and what tells them apart: names from configs."""
+
+from collections.abc import Mapping, Sequence
+
+from parallelbench.record import Run
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """Short names that tell runs apart: the decoder's name, its rule's knobs, and every other choice in which they
+    differ."""
+    flat = [_flatten(run.config) for run in runs]
+    names = []
+    for run, settings in zip(runs, flat, strict=True):
+        parts = [method(run), *(f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items())]
+        groups = [group for group in run.info["choices"] if group != "decoder"]
+        for group in groups:
+            if len({other.info["choices"].get(group) for other in runs}) > 1:
+                parts.append(f"{group}={run.info['choices'][group]}")
+        for key, value in settings.items():
+            group = key.split(".")[0]
+            choice = run.info["choices"].get(group)
+            peers = [s for other, s in zip(runs, flat, strict=True) if other.info["choices"].get(group) == choice]
+            hidden = (
+                key in ("out_dir", "suite.tasks")
+                or key.startswith(("decoder.rule.", "decoder.revise."))
+                or key.endswith("_target_")
+            )
+            if not hidden and len({repr(peer.get(key)) for peer in peers}) > 1:
+                parts.append(f"{key.split('.')[-1]}={value}")
+        names.append(" ".join(parts))
+    if len(set(names)) < len(names):
+        names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
+    return names
+
+
+def method(run: Run) -> str:
+    """The decoder's name as it was chosen."""
+    return run.info["choices"]["decoder"]
+
+
+def knobs(run: Run) -> dict[str, object]:
+    """The settings of the commit rule and of the revision, by their last names."""
+    parts = {part: run.config["decoder"].get(part) or {} for part in ("rule", "revise")}
+    settings = _flatten(parts)
+    return {key.split(".")[-1]: value for key, value in settings.items() if not key.endswith("_target_")}
+
+
+def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:
+    """Those in which the runs of a method differ; all of them where they do not."""
+    peers = [knobs(other) for other in runs if method(other) == method(run)]
+    differing = {key: value for key, value in knobs(run).items() if len({repr(peer.get(key)) for peer in peers}) > 1}
+    return differing or knobs(run)
+
+
+def _short(value: object) -> str:
+    """Without blanks, which separate the parts of a run's name."""
+    return str(value).replace(" ", "")
+
+
+def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Each run's name without its rule's knobs: runs of one curve differ in nothing else."""
+    curves = []
+    for name, run in zip(names, runs, strict=True):
+        dropped = {f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items()}
+        curves.append(" ".join(part for part in name.split() if part not in dropped))
+    return curves
+
+
+def _flatten(config: object, prefix: str = "") -> dict[str, object]:
+    if isinstance(config, Mapping):
+        items = config.items()
+    elif isinstance(config, list) and any(isinstance(item, Mapping) for item in config):
+        items = enumerate(config)
+    else:
+        return {prefix.rstrip("."): config}
+    flat: dict[str, object] = {}
+    for key, value in items:
+        flat |= _flatten(value, f"{prefix}{key}.")
+    return flat
