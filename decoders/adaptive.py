@@ -11,11 +11,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decoders.ranking import surest_first, to_positions
-from decoders.types import Candidates, Memory, Shape, View
+from decoders.types import Candidates, Memory, Stateless, View
 
 
 @dataclass(frozen=True)
-class Factor:
+class Factor(Stateless):
     """The longest prefix with (n + 1)(1 - c_n) < f throughout (Fast-dLLM, arXiv 2505.22618, section 3.3). Confidence:
     prob.
 
@@ -29,9 +29,6 @@ class Factor:
         if not self.factor > 0:
             raise ValueError(f"factor={self.factor}; it is positive (towards 0: one token per step)")
 
-    def init(self, shape: Shape) -> Memory:
-        return {}
-
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
         n = torch.arange(1, confidence.shape[1] + 1, device=confidence.device)
@@ -40,7 +37,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Frechet:
+class Frechet(Stateless):
     """The largest n whose worst case leaves the greedy tuple ahead by delta (Fast-dLLM++, arXiv 2606.02955).
     Confidence: prob.
 
@@ -55,9 +52,6 @@ class Frechet:
         if not -1 <= self.delta <= 1:
             raise ValueError(f"delta={self.delta}; a difference of probabilities lies in [-1, 1]")
 
-    def init(self, shape: Shape) -> Memory:
-        return {}
-
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
         n = torch.arange(1, confidence.shape[1] + 1, device=confidence.device)
@@ -68,7 +62,7 @@ class Frechet:
 
 
 @dataclass(frozen=True)
-class EntropyBound:
+class EntropyBound(Stateless):
     """EB-Sampler (arXiv 2505.24857): the largest n with sum of entropies - largest entropy <= gamma. Confidence:
     entropy.
 
@@ -81,9 +75,6 @@ class EntropyBound:
         if self.gamma < 0:
             raise ValueError(f"gamma={self.gamma}; a bound on entropy in nats is >= 0")
 
-    def init(self, shape: Shape) -> Memory:
-        return {}
-
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
         entropy = -confidence.masked_fill(~valid, 0)  # sorted, so the last of a prefix is its largest
@@ -91,7 +82,7 @@ class EntropyBound:
 
 
 @dataclass(frozen=True)
-class EntropyThreshold:
+class EntropyThreshold(Stateless):
     """Every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4). Confidence:
     entropy."""
 
@@ -100,9 +91,6 @@ class EntropyThreshold:
     def __post_init__(self) -> None:
         if self.theta < 0:
             raise ValueError(f"theta={self.theta}; an entropy in nats is >= 0")
-
-    def init(self, shape: Shape) -> Memory:
-        return {}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= -self.theta

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from decoders.compose import surest
 from decoders.rules import FixedK
-from decoders.types import Candidates, CommitRule, Memory, Shape, View
+from decoders.types import Candidates, CommitRule, Memory, Shape, Stateless, View
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class RunningMean:
 
 
 @dataclass(frozen=True)
-class WarmThreshold:
+class WarmThreshold(Stateless):
     """A threshold that starts at 1 and falls by `rate` per step down to tau (dInfer's iteration smoothing)."""
 
     tau: float = 0.9
@@ -194,9 +194,6 @@ class WarmThreshold:
     def __post_init__(self) -> None:
         if not self.tau > 0 or self.rate < 0:
             raise ValueError(f"tau={self.tau}, rate={self.rate}; tau > 0, rate >= 0")
-
-    def init(self, shape: Shape) -> Memory:
-        return {}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= (1 - self.rate * view.step).clamp(min=self.tau)[:, None]

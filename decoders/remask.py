@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from decoders.ranking import lowest, surest_first, take, to_positions
-from decoders.schedules import MaskGit
+from decoders.ranking import lowest, take
+from decoders.schedules import MaskGit, masks_at_start
 from decoders.types import Candidates, Memory, Shape, Stateless, Update, View
 
 
@@ -61,7 +61,7 @@ class ConfidenceDrop:
 
 
 @dataclass(frozen=True)
-class Wino:
+class Wino(Stateless):
     """WINO's narrow-out (arXiv 2507.18578): masks tokens that a forward which cannot see them does not confirm.
 
     A committed token is masked again when its probability at its shadow (`View.shadow`) is below `keep`; the least
@@ -74,9 +74,6 @@ class Wino:
     def __post_init__(self) -> None:
         if not 0 <= self.keep <= 1:
             raise ValueError(f"keep={self.keep}; a probability lies in [0, 1]")
-
-    def init(self, shape: Shape) -> Memory:
-        return {}
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         assert view.shadow is not None
@@ -96,10 +93,8 @@ class WideIn(Stateless):
             raise ValueError(f"tau={self.tau}; a confidence threshold is positive")
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        confidence, order, _ = surest_first(view, candidates)
         limit = (0.7 * view.masked.sum(1)).long().clamp(5, 20)
-        rank = torch.arange(confidence.shape[1], device=confidence.device)
-        return to_positions((confidence > self.tau) & (rank < limit[:, None]), order)
+        return (candidates.confidence > self.tau) & take(view, candidates, limit)
 
 
 @dataclass(frozen=True)
@@ -183,8 +178,7 @@ class LoopRule(Loop):
         return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        masks = memory["masks"]
-        masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
+        masks = masks_at_start(view, memory)
         extra = self.is_extra(view.step)
         turn = torch.where(view.step < min(self.after, self.steps), view.step, view.step - self.extra)
         number = torch.where(extra, self.redo, masks // self.steps + (turn < masks % self.steps))

@@ -8,11 +8,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decoders.ranking import take
-from decoders.types import Candidates, Memory, Shape, View
+from decoders.types import Candidates, Memory, Stateless, View
 
 
 @dataclass(frozen=True)
-class FixedK:
+class FixedK(Stateless):
     """Commits the k surest masked positions per step, or all of them (k="all"); ties go to the left.
 
     With confidence "prob" this is LLaDA's low-confidence remasking and MaskGIT's rule, with "random" LLaDA's random
@@ -26,9 +26,6 @@ class FixedK:
         if self.k != "all" and (not isinstance(self.k, int) or self.k < 1):
             raise ValueError(f'k={self.k!r} tokens per step; give a whole number >= 1 or "all"')
 
-    def init(self, shape: Shape) -> Memory:
-        return {}
-
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         if self.k == "all":
             return view.masked
@@ -36,7 +33,7 @@ class FixedK:
 
 
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(Stateless):
     """Commits every masked position whose confidence is at least tau (Fast-dLLM, arXiv 2505.22618, section 3.3).
 
     tau > 1 commits one token per step. Deviation: the authors' code commits the surest position by never rejecting
@@ -48,9 +45,6 @@ class Threshold:
     def __post_init__(self) -> None:
         if not self.tau > 0:
             raise ValueError(f"tau={self.tau}; a confidence threshold is positive (above 1: one token per step)")
-
-    def init(self, shape: Shape) -> Memory:
-        return {}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= self.tau

@@ -20,6 +20,13 @@ def check_steps(steps: int) -> None:
         raise ValueError(f"steps={steps} per block; give a whole number >= 1")
 
 
+def masks_at_start(view: View, memory: Memory) -> Int[Tensor, " B"]:
+    """Masks of the window in its first step, kept in `memory["masks"]`, which the part's `init` makes."""
+    masks = memory["masks"]
+    masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
+    return masks
+
+
 @dataclass(frozen=True)
 class Schedule:
     """LLaDA's block schedule: a block of m masks in `steps` forwards, m // steps each and one more in the first m %
@@ -42,8 +49,7 @@ class Schedule:
 
     def number(self, view: View, memory: Memory) -> Int[Tensor, " B"]:
         """Tokens due in this step."""
-        masks = memory["masks"]
-        masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
+        masks = masks_at_start(view, memory)
         return masks // self.steps + (view.step < masks % self.steps)
 
 
@@ -88,8 +94,7 @@ class MaskGit:
 
     def left(self, view: View, memory: Memory) -> Int[Tensor, " B"]:
         """Masks that remain after this step."""
-        masks = memory["masks"]
-        masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
+        masks = masks_at_start(view, memory)
         r = (view.step.double() + 1) / self.steps
         if self.mode == "cosine":
             ratio = (r * math.pi / 2).cos()

@@ -1,6 +1,6 @@
 """A contract that any decoder can be run through: `check_decoder(decoder)` raises AssertionError where it is broken.
 
-It runs on a made-up model, so it needs no weights and takes a second: random logits that depend on the canvas, in
+It runs on a made-up model, so it needs no weights and takes seconds: random logits that depend on the canvas, in
 several dtypes and blocks, batched and alone.
 """
 
