@@ -92,7 +92,9 @@ class WindowCache:
             raise ValueError(f"cache warmup={self.warmup}; give a number of steps >= 0")
 
     def check(self, spec: ModelSpec) -> None:
-        """Every model can use it."""
+        """Encoders keep no K/V and can only recompute everything."""
+        if not spec.kv and (self.before is not None or self.after is not None):
+            raise ValueError("this model is an encoder and keeps no K/V between forwards; use cache=none")
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         stop = progress.start + progress.window

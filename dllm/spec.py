@@ -19,6 +19,7 @@ class ModelSpec:
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
         the distance from a prompt's start to its response constant.
     mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.model.NeighbourMix`).
+    kv: whether the K/V of columns can be kept between forwards; False for encoders (BERT), which recompute all.
     """
 
     mask_id: int
@@ -28,6 +29,7 @@ class ModelSpec:
     block: int | None = None
     response_position: int | None = None
     mix: Literal[0, 1] = 0
+    kv: bool = True
 
     def __post_init__(self) -> None:
         if not self.eos_ids:
