@@ -9,12 +9,14 @@ from tqdm import tqdm
 from decoders.compose import Decoder
 from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.rules import Threshold
+from decoders.state import responses
 from decoders.stop import StopRule, StrictEos
 from dllm.cache import CacheStrategy
 from dllm.guidance import Guided
 from dllm.model import DiffusionLM
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]  # raw text, token ids, or chat messages
+Template = Sequence[str | int]  # fixed texts, and numbers of tokens to decode between them
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Generation:
 
     text: str
     token_ids: list[int]
+    num_tokens: int
     nfe: int
     queried: int
     tokens_per_forward: float
@@ -37,7 +40,8 @@ def generate(
     decoder: Decoder | None = None,
     cache: CacheStrategy = NO_CACHE,
     stop: StopRule | None = None,
-    gen_len: int = 32,
+    gen_len: int | Sequence[int] = 32,
+    templates: Sequence[Template] | None = None,
     block_len: int = 32,
     batch_size: int = 16,
     seed: int = 0,
@@ -45,11 +49,15 @@ def generate(
 ) -> list[Generation]:
     """Decodes prompts in batches and returns one Generation each, in order.
 
-    prompts: raw texts, token ids, or chat messages (rendered with the tokenizer's chat template). The decoder
-    defaults to a 0.9 confidence threshold, the stop rule to StrictEos. Raises ValueError for an empty prompt, lengths
-    or a cache that do not fit.
+    prompts: raw texts, token ids, or chat messages (rendered with the tokenizer's chat template). gen_len: tokens to
+    decode, for all prompts or for each. templates: instead of it, what each response looks like: `['{"name": "', 4,
+    '", "age": ', 2, "}"]` decodes 4 and 2 tokens into a JSON skeleton, `[16, " The end."]` fills in before a suffix.
+    The decoder defaults to a 0.9 confidence threshold, the stop rule to StrictEos. Raises ValueError for an empty
+    prompt, lengths or a cache that do not fit.
     """
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
+    shapes = None if templates is None else [encode_template(model, template) for template in templates]
+    wanted = responses(model.spec, len(ids), gen_len if shapes is None else None, shapes, block_len)
     decoder, stop = decoder or Decoder(Threshold()), stop or StrictEos()
     rows: list[DecodedRow] = []
     for first in tqdm(range(0, len(ids), batch_size), desc="decode", disable=not progress):
@@ -57,7 +65,7 @@ def generate(
         rows += decode(
             model,
             batch,
-            gen_len=gen_len,
+            templates=wanted[first : first + batch_size],
             block_len=block_len,
             decoder=decoder,
             cache=cache,
@@ -92,10 +100,30 @@ def encode(model: DiffusionLM | Guided, prompt: Prompt, index: int = 0) -> list[
     return cast(list[int], ids)
 
 
+def encode_template(model: DiffusionLM | Guided, template: Template) -> list[int]:
+    """Token ids of a response's fixed parts, with MASKs between them. Each part is tokenized on its own."""
+    ids: list[int] = []
+    for part in template:
+        if isinstance(part, int):
+            ids += [model.spec.mask_id] * part
+        elif model.tokenizer is None:
+            raise ValueError(f"model {model.name!r} has no tokenizer; give templates to decode() as token ids")
+        else:
+            ids += cast(list[int], model.tokenizer(part, add_special_tokens=False)["input_ids"])
+    return ids
+
+
 def describe(model: DiffusionLM | Guided, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
     """Decoded rows as generations with text (empty for a model without a tokenizer)."""
     for row in rows:
         text = "" if model.tokenizer is None else cast(str, model.tokenizer.decode(row.token_ids))
         yield Generation(
-            text, row.token_ids, row.nfe, row.queried, row.tokens_per_forward, row.stopped_by, row.committed_at
+            text,
+            row.token_ids,
+            row.num_tokens,
+            row.nfe,
+            row.queried,
+            row.tokens_per_forward,
+            row.stopped_by,
+            row.committed_at,
         )

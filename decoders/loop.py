@@ -1,7 +1,7 @@
 """The one denoising loop. Every decoder, cache, stop rule and model runs through it."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from decoders.compose import Decoder
 from decoders.logits import Logits
-from decoders.state import NEVER, DecodeState
+from decoders.state import NEVER, DecodeState, responses
 from decoders.stop import StopRule, is_eos
 from decoders.types import Shape, Update, View
-from dllm.cache import CacheStrategy, WindowCache
+from dllm.cache import CacheStrategy, Plan, WindowCache
 from dllm.model import Denoiser, DiffusionLM
 from dllm.spec import ModelSpec
 
@@ -27,9 +27,10 @@ OnStep = Callable[[DecodeState, View, Update], None]
 class DecodedRow:
     """One decoded prompt.
 
-    token_ids: the response up to and without its first EOS. committed_at: the forward (from 0) that wrote each
-    response column, -1 where none did. nfe: forwards of this row. queried: columns recomputed for it, summed over its
-    forwards. stopped_by: "eos" (a stop rule ended it), "length" (its whole canvas was filled) or "max_steps".
+    token_ids: the response up to and without its first EOS behind its last fixed token. committed_at: the forward
+    (from 0) that wrote each response column, -1 where none did. nfe: forwards of this row. queried: columns recomputed
+    for it, summed over its forwards. stopped_by: "eos" (a stop rule ended it), "length" (its whole canvas was filled)
+    or "max_steps".
     """
 
     token_ids: list[int]
@@ -39,9 +40,14 @@ class DecodedRow:
     stopped_by: str
 
     @property
+    def num_tokens(self) -> int:
+        """Decoded tokens before EOS: those of a template that were given do not count."""
+        return sum(at != NEVER for at in self.committed_at[: len(self.token_ids)])
+
+    @property
     def tokens_per_forward(self) -> float:
-        """Response tokens before EOS per forward."""
-        return len(self.token_ids) / self.nfe
+        """Decoded tokens before EOS per forward."""
+        return self.num_tokens / self.nfe
 
 
 @torch.inference_mode()
@@ -49,7 +55,8 @@ def decode(
     model: Denoiser,
     prompts: Sequence[Sequence[int]],
     *,
-    gen_len: int,
+    gen_len: int | Sequence[int] | None = None,
+    templates: Sequence[Sequence[int]] | None = None,
     block_len: int,
     decoder: Decoder,
     cache: CacheStrategy,
@@ -59,27 +66,36 @@ def decode(
     on_step: OnStep | None = None,
     device: torch.device | str = "cpu",
 ) -> list[DecodedRow]:
-    """Fills `gen_len` columns after each prompt (token ids), block by block.
+    """Fills the columns after each prompt (token ids), block by block.
 
+    gen_len: how many, for all rows or for each. templates: instead of it, each row's response with MASK where a token
+    is wanted; its other ids are fixed: never masked, never overwritten, and no EOS before them ends the row.
     A row's tokens, NFE and queried columns do not depend on the other rows; its randomness comes from `seed` and its
     prompt, so equal prompts of one call get equal samples (another seed gives others). max_steps bounds the forwards of
     a row (default: `decoder.max_steps`, which a decoder that only commits never exceeds).
     Raises ValueError, before the first forward, for lengths or a cache that the model cannot use.
     """
     check_parts(model.spec, decoder, cache)
+    if not prompts:
+        raise ValueError("no prompts given; give at least one")
+    for row, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ValueError(f"prompt {row} is empty; a canvas needs at least one prompt token")
+    wanted = responses(model.spec, len(prompts), gen_len, templates, block_len)
     seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
-    state = DecodeState.begin(model.spec, prompts, gen_len, block_len, seeds, torch.device(device))
-    kv, memory = model.new_kv(state.prompt_len, state.canvas.shape[1]), None
+    budgets = [decoder.max_steps(len(response)) if max_steps is None else max_steps for response in wanted]
+    state = DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device))
+    kv, memory, logits = model.new_kv(state.prompt_len, state.canvas.shape[1]), None, None
 
-    for _ in range(decoder.max_steps(gen_len) if max_steps is None else max_steps):
-        progress = state.progress()
-        if progress.done.all():
-            break
+    while not (progress := state.progress()).done.all():
         shadow = None
         if decoder.needs_shadow:
             logits, shadow = _forward_with_shadow(model, state)
         else:
-            logits = _forward_windows(model, state, kv, list(cache.plan(progress, model.spec)))
+            plans = list(cache.plan(progress, model.spec))
+            if all(plan.want is None for plan in plans):
+                logits = None  # free the last step's before the forward
+            logits = _forward_windows(model, state, kv, plans, logits)
         if memory is None:
             batch, window, vocab = logits.shape
             memory = decoder.init(Shape(batch, window, vocab, logits.device))
@@ -90,7 +106,8 @@ def decode(
         state.advance_(update.hold)
         if on_step is not None:
             on_step(state, view, update)
-    return _results(state, gen_len)
+        del view, update  # they hold the logits
+    return _results(state)
 
 
 def check_parts(spec: ModelSpec, decoder: Decoder, cache: CacheStrategy) -> None:
@@ -98,24 +115,35 @@ def check_parts(spec: ModelSpec, decoder: Decoder, cache: CacheStrategy) -> None
     cache.check(spec)
     if decoder.needs_shadow and cache != NO_CACHE:
         raise ValueError("this decoder looks at its tokens in the same forward, which needs cache=none")
+    if decoder.needs_shadow and not spec.kv:
+        raise ValueError("this decoder looks at its tokens in the same forward, which an encoder cannot do")
     if decoder.needs_shadow and spec.shift:
         raise ValueError(
             "this decoder looks at its tokens in the same forward, which needs a model without token shift"
         )
 
 
-def _forward_windows(model: Denoiser, state: DecodeState, kv: Any, plans: list) -> Float[Tensor, "B W V"]:
-    """Logits for every row's window (zeros in rows that are done); counts NFE and queried columns."""
+def _forward_windows(
+    model: Denoiser, state: DecodeState, kv: Any, plans: Iterable[Plan], before: Tensor | None
+) -> Float[Tensor, "B W V"]:
+    """Logits for every row's window; counts NFE and queried columns. Columns that a plan does not want keep their
+    logits of `before`; those of rows that are done mean nothing."""
     columns, soft, logits = state.columns, state.soft_input, None
     for plan in plans:
         plan = plan.to(state.canvas.device)
         extra = {} if soft is None else {"soft": soft[plan.rows]}
-        part = model.logits(state.canvas, plan, columns[plan.rows], end=state.end, kv=kv, **extra)
+        want = columns[plan.rows] if plan.want is None else plan.want
+        part = model.logits(state.canvas, plan, want, end=state.end, kv=kv, **extra)
         state.nfe[plan.rows] += 1
         state.queried[plan.rows] += plan.num_queried * getattr(model, "passes", 1)
+        if plan.want is not None:
+            assert before is not None, "a row's first forward wants its whole window"
+            place = (plan.want - columns[plan.rows, :1])[..., None].expand_as(part)
+            part = before[plan.rows].scatter(1, place, part)
         if plan.all_rows:
             return part
-        logits = part.new_zeros((len(columns), *part.shape[1:])) if logits is None else logits
+        if logits is None:
+            logits = part.new_zeros((len(columns), *part.shape[1:]))
         logits[plan.rows] = part
     assert logits is not None, "a cache strategy must plan for every row that is not done"
     return logits
@@ -131,25 +159,28 @@ def _forward_with_shadow(model: Denoiser, state: DecodeState) -> tuple[Float[Ten
     return logits, Logits(shadow).prob(state.canvas.gather(1, columns))
 
 
-def _results(state: DecodeState, gen_len: int) -> list[DecodedRow]:
-    response = state.prompt_len[:, None] + torch.arange(gen_len, device=state.canvas.device)
+def _results(state: DecodeState) -> list[DecodedRow]:
+    offsets = torch.arange(int(state.gen_len.max()), device=state.canvas.device)
+    response = (state.prompt_len[:, None] + offsets).clamp(max=state.canvas.shape[1] - 1)
     tokens = state.canvas.gather(1, response)
-    inside = response < state.end[:, None]
-    stops = is_eos(tokens, state.spec) | ~inside | (tokens == state.spec.mask_id)
-    length = torch.where(stops.any(1), stops.int().argmax(1), gen_len).tolist()
+    inside = (offsets < state.gen_len[:, None]) & (response < state.end[:, None])
+    ended = is_eos(tokens, state.spec) & (response >= state.tail[:, None])
+    stops = ended | ~inside | (tokens == state.spec.mask_id)
+    length = torch.where(stops.any(1), stops.int().argmax(1), state.gen_len).tolist()
     committed = torch.where(inside, state.committed_at.gather(1, response), NEVER).tolist()
-    cut = (state.end - state.prompt_len < gen_len).tolist()
-    rows = zip(
+    cut = (state.end - state.prompt_len < state.gen_len).tolist()
+    columns = zip(
         tokens.tolist(),
         length,
         committed,
+        state.gen_len.tolist(),
         state.nfe.tolist(),
         state.queried.tolist(),
-        state.done.tolist(),
+        state.finished.tolist(),
         cut,
         strict=True,
     )
     return [
-        DecodedRow(ids[:n], at, nfe, queried, "max_steps" if not done else "eos" if early else "length")
-        for ids, n, at, nfe, queried, done, early in rows
+        DecodedRow(ids[:n], at[:wanted], nfe, queried, "max_steps" if not finished else "eos" if early else "length")
+        for ids, n, at, wanted, nfe, queried, finished, early in columns
     ]

@@ -21,25 +21,33 @@ NEVER = -1  # committed_at of a column that holds no commit
 class DecodeState:
     """B rows over a right-padded canvas of T columns; a row's window is `window` columns from `start`.
 
-    prompt_len, start, end, step, seeds, nfe, queried: `[B]`. end: live end (exclusive), which stop rules may lower.
-    step: forwards made in the current window. nfe: forwards of the row; queried: columns recomputed for it.
-    committed_at: the forward (from 0) that last wrote a column, `[B, T]`. soft: what undecided positions of the present
-    windows show the model. Block-causal windows lie on the model's
-    grid, so the first may begin inside the prompt.
+    prompt_len, gen_len, start, previous, end, step, seeds, nfe, queried, budget: `[B]`. free: columns that a decoder
+    may write; the others (prompt, fixed tokens of a response, padding) keep theirs, `[B, T]`. tail: the column after a
+    row's last fixed one; no EOS before it ends the row. previous: start of the window before. end: live end
+    (exclusive), which stop rules may lower. step: forwards made in the current window. nfe: forwards of the row, at
+    most `budget`; queried: columns recomputed for it. committed_at: the forward (from 0) that last wrote a column,
+    `[B, T]`. fresh: columns that the last forward wrote. soft: what undecided positions of the present windows show the
+    model. Block-causal windows lie on the model's grid, so the first may begin inside the prompt.
     """
 
     spec: ModelSpec
     canvas: Int[Tensor, "B T"]
+    free: Bool[Tensor, "B T"]
     prompt_len: Int[Tensor, " B"]
+    gen_len: Int[Tensor, " B"]
+    tail: Int[Tensor, " B"]
     start: Int[Tensor, " B"]
+    previous: Int[Tensor, " B"]
     end: Int[Tensor, " B"]
     step: Int[Tensor, " B"]
     done: Bool[Tensor, " B"]
     first: Bool[Tensor, " B"]
     seeds: Int[Tensor, " B"]
     nfe: Int[Tensor, " B"]
+    budget: Int[Tensor, " B"]
     queried: Int[Tensor, " B"]
     committed_at: Int[Tensor, "B T"]
+    fresh: Bool[Tensor, "B T"]
     window: int
     soft: Soft | None = None
 
@@ -48,50 +56,62 @@ class DecodeState:
         cls,
         spec: ModelSpec,
         prompts: Sequence[Sequence[int]],
-        gen_len: int,
+        responses: Sequence[Sequence[int]],
         block_len: int,
         seeds: Sequence[int],
+        budgets: Sequence[int],
         device: torch.device,
     ) -> "DecodeState":
-        """Prompts followed by `gen_len` MASKs. Raises ValueError for lengths that cannot be decoded."""
-        check_lengths(spec, gen_len, block_len)
-        if not prompts:
-            raise ValueError("no prompts given; give at least one")
-        for row, prompt in enumerate(prompts):
-            if not len(prompt):
-                raise ValueError(f"prompt {row} is empty; a canvas needs at least one prompt token")
+        """Prompts followed by responses: MASK where a token is wanted, any other id stays as it is."""
         prompt_len = torch.tensor([len(prompt) for prompt in prompts])
+        gen_len = torch.tensor([len(response) for response in responses])
         start = prompt_len if spec.block is None else prompt_len // block_len * block_len
         end = prompt_len + gen_len
         # every window, also a last one cut short by `end`, lies inside the canvas
         num_windows = (end - start + block_len - 1) // block_len
         length = int((start + num_windows * block_len).max())
         canvas = torch.full((len(prompts), length), spec.pad_id)
+        for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+            canvas[row, : int(end[row])] = torch.tensor([*prompt, *response])
         columns = torch.arange(length)
-        canvas[(columns >= prompt_len[:, None]) & (columns < end[:, None])] = spec.mask_id
-        for row, prompt in enumerate(prompts):
-            canvas[row, : len(prompt)] = torch.as_tensor(prompt)
+        response = (columns >= prompt_len[:, None]) & (columns < end[:, None])
+        free = response & (canvas == spec.mask_id)
+        tail = torch.where(response & ~free, columns + 1, prompt_len[:, None]).amax(1)
         zeros = torch.zeros(len(prompts), dtype=torch.long, device=device)
-        return cls(
+        state = cls(
             spec=spec,
             canvas=canvas.to(device),
+            free=free.to(device),
             prompt_len=prompt_len.to(device),
+            gen_len=gen_len.to(device),
+            tail=tail.to(device),
             start=start.to(device),
+            previous=zeros.clone(),
             end=end.to(device),
             step=zeros.clone(),
             done=zeros.bool(),
             first=~zeros.bool(),
             seeds=torch.tensor(seeds, dtype=torch.long, device=device),
             nfe=zeros.clone(),
+            budget=torch.tensor(budgets, dtype=torch.long, device=device),
             queried=zeros.clone(),
             committed_at=torch.full_like(canvas, NEVER, device=device),
+            fresh=torch.zeros_like(free, device=device),
             window=block_len,
         )
+        state.start = state._next_start(state.start)
+        return state
 
     def progress(self) -> Progress:
         """A copy on the CPU: the one transfer of a step."""
-        start, end, step, first, done = torch.stack((self.start, self.end, self.step, self.first, self.done)).cpu()
-        return Progress(start, end, step, first.bool(), done.bool(), self.window)
+        numbers = (self.prompt_len, self.start, self.end, self.step, self.first, self.previous, self.done)
+        masked = (self.pending + 2 * self.fresh).to(self.start.dtype)
+        packed = torch.cat([torch.stack(numbers, 1), masked], 1).cpu()
+        prompt_len, start, end, step, first, previous, done = packed[:, : len(numbers)].unbind(1)
+        masked = packed[:, len(numbers) :]
+        return Progress(
+            prompt_len, start, end, step, first.bool(), previous, done.bool(), masked % 2 == 1, masked > 1, self.window
+        )
 
     @property
     def columns(self) -> Int[Tensor, "B W"]:
@@ -101,19 +121,34 @@ class DecodeState:
         return start[:, None] + offsets
 
     @property
+    def live(self) -> Bool[Tensor, "B T"]:
+        """Columns that may be written."""
+        columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
+        return self.free & (columns < self.end[:, None])
+
+    @property
+    def pending(self) -> Bool[Tensor, "B T"]:
+        """Columns that are still to be filled."""
+        return self.live & (self.canvas == self.spec.mask_id)
+
+    @property
+    def finished(self) -> Bool[Tensor, " B"]:
+        """Rows that have been filled up to their live end."""
+        return self.start >= self.end
+
+    @property
     def soft_input(self) -> SoftInput | None:
         """The soft step of rows that are still in the window it was made for."""
         if self.soft is None:
             return None
         columns = self.columns
-        masked = (self.canvas.gather(1, columns) == self.spec.mask_id) & (columns < self.end[:, None])
-        return SoftInput(self.soft, columns, masked & (self.step > 0)[:, None])
+        return SoftInput(self.soft, columns, self.pending.gather(1, columns) & (self.step > 0)[:, None])
 
     def view(self, logits: Float[Tensor, "B W V"], shadow: Float[Tensor, "B W"] | None = None) -> View:
         """What the decoder may see of this step."""
         columns = self.columns
         tokens = self.canvas.gather(1, columns)
-        live = (columns >= self.prompt_len[:, None]) & (columns < self.end[:, None]) & ~self.done[:, None]
+        live = self.live.gather(1, columns) & ~self.done[:, None]
         masked = live & (tokens == self.spec.mask_id)
         noise = Noise(row_seeds(self.seeds, self.nfe))
         return View(tokens, masked, live, Logits(logits), self.step, noise, self.spec, shadow)
@@ -125,30 +160,73 @@ class DecodeState:
         self.soft = update.soft
         at = torch.where(update.tokens == self.spec.mask_id, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
         self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))
+        self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, write & (update.tokens != view.tokens))
 
     def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
-        """Moves rows whose window is filled (and not held) to their next one, and finishes rows that have reached their
-        live end."""
-        columns = self.columns
-        response = (columns >= self.prompt_len[:, None]) & (columns < self.end[:, None])
-        pending = (self.canvas.gather(1, columns) == self.spec.mask_id) & response
-        filled = ~pending.any(1) if hold is None else ~pending.any(1) & ~hold
-        self.start = torch.where(filled & ~self.done, self.start + self.window, self.start)
-        self.step = torch.where(filled, 0, self.step + 1)
-        self.first = self.first & ~filled
-        self.done = self.done | (self.start >= self.end)
+        """Moves rows whose window is filled (and not held) to the next one with something to fill; rows that have
+        reached their live end or spent their budget are done."""
+        filled = ~self.pending.gather(1, self.columns).any(1)
+        leaves = filled if hold is None else filled & ~hold
+        moves = leaves & ~self.done
+        self.previous = torch.where(moves, self.start, self.previous)
+        self.start = torch.where(moves, self._next_start(self.start + self.window), self.start)
+        self.step = torch.where(leaves, 0, self.step + 1)
+        self.first = self.first & ~leaves
+        self.done = self.done | self.finished | (self.nfe >= self.budget)
+
+    def _next_start(self, start: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """The first window at or behind `start` with something to fill, the live end where none is."""
+        columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
+        waiting = self.pending & (columns >= start[:, None])
+        skipped = (waiting.int().argmax(1) - start) // self.window * self.window
+        return torch.where(waiting.any(1), start + skipped, torch.maximum(start, self.end))
+
+
+def responses(
+    spec: ModelSpec,
+    num_prompts: int,
+    gen_len: int | Sequence[int] | None,
+    templates: Sequence[Sequence[int]] | None,
+    block_len: int,
+) -> list[list[int]]:
+    """What is to be decoded after each prompt: `gen_len` MASKs (one length, or one per prompt), or its template.
+
+    Raises ValueError for lengths and templates that cannot be decoded.
+    """
+    if (gen_len is None) == (templates is None):
+        raise ValueError("give either gen_len or templates, not both")
+    if templates is None:
+        if isinstance(gen_len, int):
+            check_lengths(spec, gen_len, block_len)
+        lengths = [gen_len] * num_prompts if isinstance(gen_len, int) else list(gen_len or ())
+        templates = [[spec.mask_id] * length for length in lengths]
+    if len(templates) != num_prompts:
+        raise ValueError(f"{len(templates)} responses are described for {num_prompts} prompts; give one for each")
+    check_block(spec, block_len)
+    for row, template in enumerate(templates):
+        if spec.mask_id not in template:
+            raise ValueError(f"response {row} has no MASK (id {spec.mask_id}), so nothing to decode")
+    return [list(template) for template in templates]
 
 
 def check_lengths(spec: ModelSpec, gen_len: int, block_len: int) -> None:
     """Raises ValueError when a generation of `gen_len` tokens in blocks of `block_len` is impossible for the model."""
     if gen_len < 1 or block_len < 1:
         raise ValueError(f"gen_length={gen_len}, block_length={block_len}; both are at least 1")
-    if spec.block is not None and spec.block != block_len:
-        raise ValueError(
-            f"block_length={block_len}, but this block-causal model decodes blocks of {spec.block}; use that"
-        )
+    check_block(spec, block_len)
     if gen_len % block_len:
         nearest = max(block_len, gen_len // block_len * block_len)
         raise ValueError(
             f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
+        )
+
+
+def check_block(spec: ModelSpec, block_len: int) -> None:
+    """Raises ValueError when the model cannot decode windows of `block_len` columns."""
+    if block_len < 1:
+        raise ValueError(f"block_length={block_len}; it is at least 1")
+    if spec.block is not None and spec.block % block_len:
+        raise ValueError(
+            f"block_length={block_len}, but this block-causal model decodes blocks of {spec.block}; use that, or a "
+            "divisor of it for sub-blocks"
         )

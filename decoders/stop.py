@@ -69,6 +69,8 @@ def _window(state: DecodeState) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]
 
 
 def _first_eos_end(state: DecodeState, tokens: Int[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Int[Tensor, " B"]:
-    """The column after the first EOS of `where`, or the present end in rows without one."""
-    after = torch.where(is_eos(tokens, state.spec) & where, state.columns + 1, state.end[:, None])
+    """The column after the first EOS of `where` behind the fixed tokens, or the present end in rows without one."""
+    columns = state.columns
+    ends = is_eos(tokens, state.spec) & where & (columns >= state.tail[:, None])
+    after = torch.where(ends, columns + 1, state.end[:, None])
     return after.amin(1)

@@ -124,9 +124,8 @@ def _view(step: int, block_len: int, seed: int = 0) -> View:
     rng = torch.Generator().manual_seed(seed)
     model = HashModel()
     canvas = torch.randint(0, 30, (3, 3 * block_len), generator=rng)
-    state = DecodeState.begin(
-        SPEC, canvas[:, :block_len].tolist(), block_len, block_len, [1, 2, 3], torch.device("cpu")
-    )
+    prompts, responses = canvas[:, :block_len].tolist(), [[SPEC.mask_id] * block_len] * 3
+    state = DecodeState.begin(SPEC, prompts, responses, block_len, [1, 2, 3], [9] * 3, torch.device("cpu"))
     logits = model._logits(state.canvas, state.columns, state.end)
     logits, shadow = logits + torch.randn(logits.shape, generator=rng), torch.rand(3, block_len, generator=rng)
     steps = torch.full((3,), step)

@@ -2,8 +2,12 @@
 no logits.
 
 `none` recomputes everything, `prefix` and `dual` are Fast-dLLM's approximate caches (arXiv 2505.22618, section 3.2),
-`vicinity` and the refresh interval are dInfer's (arXiv 2510.08666), `BlockCache` is exact for block-causal models
-(Fast-dLLM v2, arXiv 2509.26328).
+`vicinity` and the refresh interval are dInfer's (arXiv 2510.08666), `prefill` is Dimple's (arXiv 2505.16990), `delayed`
+and `greedy` are dKV-Cache's (arXiv 2505.15781). For block-causal models `block` is exact and `sub_block` is Fast-dLLM
+v2's (arXiv 2509.26328).
+
+What is not here: dLLM-Cache (arXiv 2506.06295) chooses columns anew in every layer by the similarity of their values,
+which no choice made before the forward can express.
 """
 
 from collections.abc import Iterator
@@ -21,17 +25,21 @@ from dllm.spec import ModelSpec
 class Plan:
     """One forward over a subset of rows.
 
-    rows: batch rows, ascending. query: canvas columns to recompute; their K/V is overwritten. Rectangular: a shorter
-    row repeats its last column. num_queried: distinct columns per row. all_rows: rows are the whole batch in order.
+    rows: batch rows, ascending. query: canvas columns to recompute, ascending; their K/V is overwritten. Rectangular: a
+    shorter row repeats its last column. num_queried: distinct columns per row. all_rows: rows are the whole batch in
+    order. want: columns whose logits are needed, padded like query, or None for the whole window; the others keep the
+    logits of the forward that last computed them.
     """
 
     rows: Int[Tensor, " R"]
     query: Int[Tensor, "R Q"]
     num_queried: Int[Tensor, " R"]
     all_rows: bool
+    want: Int[Tensor, "R F"] | None = None
 
     def to(self, device: torch.device) -> "Plan":
-        return Plan(self.rows.to(device), self.query.to(device), self.num_queried.to(device), self.all_rows)
+        want = None if self.want is None else self.want.to(device)
+        return Plan(self.rows.to(device), self.query.to(device), self.num_queried.to(device), self.all_rows, want)
 
 
 @dataclass(frozen=True)
@@ -39,16 +47,32 @@ class Progress:
     """Where each row stands, on the CPU, so that planning never waits for the device.
 
     start: the window's first column; end: the live end (exclusive); step: forwards already made in this window (0:
-    just entered); first: rows in their first window, of which no K/V exists yet at step 0; done: rows that need no
-    forward. window: columns per window.
+    just entered); first: rows in their first window, of which no K/V exists yet at step 0; previous: start of the
+    window before (0 in the first); done: rows that need no forward. masked: columns still to be filled. fresh: columns
+    written by the last forward, so that their K/V is that of another token. window: columns per window.
     """
 
+    prompt_len: Int[Tensor, " B"]
     start: Int[Tensor, " B"]
     end: Int[Tensor, " B"]
     step: Int[Tensor, " B"]
     first: Bool[Tensor, " B"]
+    previous: Int[Tensor, " B"]
     done: Bool[Tensor, " B"]
+    masked: Bool[Tensor, "B T"]
+    fresh: Bool[Tensor, "B T"]
     window: int
+
+    @property
+    def stop(self) -> Int[Tensor, " B"]:
+        """The column after the window."""
+        return self.start + self.window
+
+    def between(self, low: Int[Tensor, " B"] | int, high: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
+        """Canvas columns of `[low, high)`, before the live end."""
+        columns = torch.arange(self.masked.shape[1])
+        low = low if isinstance(low, int) else low[:, None]
+        return (columns >= low) & (columns < torch.minimum(high, self.end)[:, None])
 
 
 @runtime_checkable
@@ -70,80 +94,192 @@ class WindowCache:
 
     before, after: columns recomputed beside the window, None for all. Both None: no cache. `prefix`: before=0,
     after=None. `dual`: 0, 0. `vicinity`: small numbers. warmup: the first steps of a request recompute all columns too
-    (dInfer's vicinity uses 4). On a block-causal model columns after the window's block are never needed.
+    (dInfer's vicinity uses 4). freeze_prompt: prompts are computed in the first forward and never again (Dimple's
+    prefilling). On a block-causal model columns after the window's block are never needed.
     """
 
     before: int | None = 0
     after: int | None = 0
     refresh_every: int | None = None
     warmup: int = 0
+    freeze_prompt: bool = False
 
     def __post_init__(self) -> None:
         for name in ("before", "after"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"cache {name}={value}; give a number of columns >= 0, or null for all")
-        if self.refresh_every is not None and self.refresh_every < 1:
-            raise ValueError(
-                f"cache refresh_every={self.refresh_every}; give a number of steps >= 1, or null for never"
-            )
-
+        _check_interval(self.refresh_every)
         if self.warmup < 0:
             raise ValueError(f"cache warmup={self.warmup}; give a number of steps >= 0")
 
     def check(self, spec: ModelSpec) -> None:
         """Encoders keep no K/V and can only recompute everything."""
-        if not spec.kv and (self.before is not None or self.after is not None):
-            raise ValueError("this model is an encoder and keeps no K/V between forwards; use cache=none")
+        if self != WindowCache(before=None, after=None):
+            _check_kv(spec)
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
-        stop = progress.start + progress.window
-        end = progress.end if spec.block is None else torch.minimum(progress.end, stop)
-        refresh = (progress.step == 0) | (progress.first & (progress.step < self.warmup))
-        if self.refresh_every is not None:
-            refresh = refresh | (progress.step % self.refresh_every == 0)
-        if self.before is None and self.after is None:
-            refresh = torch.ones_like(refresh)
-        zero = torch.zeros_like(end)
-        low = zero if self.before is None else (progress.start - self.before - spec.shift).clamp(min=0)
+        start, stop, end = progress.start, progress.stop, _visible_end(progress, spec)
+        floor = _frozen(progress, spec, self.freeze_prompt)
+        refresh = _refreshes(progress, self.refresh_every) | (progress.first & (progress.step < self.warmup))
+        low = floor if self.before is None else torch.maximum(start - self.before - spec.shift, floor)
         high = end if self.after is None else torch.minimum(stop + self.after, end)
-        yield from _plans(progress, refresh, (zero, end), (low, high))
+        if self.before is None and self.after is None:
+            refresh = torch.ones_like(refresh)  # both plans are the same: make one of them
+        yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high))
+
+
+@dataclass(frozen=True)
+class DelayedCache:
+    """dKV-Cache: a token's K/V is kept from one forward after its commit on; until then it is recomputed.
+
+    A step recomputes the masked columns and those that the last step wrote; everything on entering a window and every
+    `refresh_every` steps. near=None recomputes all masked columns (dKV-Cache-Decode); a number only those of the window
+    and the columns up to `near` from a fresh one (dKV-Cache-Greedy). freeze_prompt: prompts are computed in the first
+    forward and never again (dKV-Cache-Prefill).
+    """
+
+    refresh_every: int | None = 8
+    near: int | None = None
+    freeze_prompt: bool = False
+
+    def __post_init__(self) -> None:
+        _check_interval(self.refresh_every)
+        if self.near is not None and self.near < 0:
+            raise ValueError(f"cache near={self.near}; give a number of columns >= 0, or null for all masked ones")
+
+    def check(self, spec: ModelSpec) -> None:
+        _check_kv(spec)
+
+    def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
+        floor = _frozen(progress, spec, self.freeze_prompt)
+        visible = progress.between(floor, _visible_end(progress, spec))
+        window = progress.between(progress.start, progress.stop)
+        moving = (progress.masked | progress.fresh) & visible
+        want = moving & window
+        # a row that waits in a filled window which nothing changed has nothing to recompute: take its window
+        want = torch.where(want.any(1, keepdim=True), want, window)
+        if self.near is not None:
+            moving = (progress.masked & window) | _dilated(progress.fresh, self.near)
+        narrow = (moving | want | _moved_left(want, spec.shift)) & visible
+        yield from _plans(progress, _refreshes(progress, self.refresh_every), visible, narrow, want)
 
 
 @dataclass(frozen=True)
 class BlockCache:
     """Exact K/V for block-causal models.
 
-    On entering a block the query is the previous block (its last tokens were committed after its K/V was computed)
-    and the new one in a single forward, so a finished block costs no forward of its own. Inside a block only the
-    block is recomputed.
+    On entering a block the query is the block before (its last tokens were committed after its K/V was computed) and
+    the new one in a single forward, so a finished block costs no forward of its own. Inside a block all its columns are
+    recomputed, also where the window is only a part of it.
     """
 
     def check(self, spec: ModelSpec) -> None:
-        if spec.block is None:
-            raise ValueError(
-                "cache=block needs a block-causal model and this one is bidirectional; use cache=prefix or cache=dual"
-            )
+        _check_kv(spec)
+        _check_block(spec, "block")
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
-        high = torch.minimum(progress.end, progress.start + progress.window)
-        # a row's first window follows its prompt, of which nothing is cached yet
-        entry = torch.where(progress.first, 0, progress.start - progress.window).clamp(min=0)
-        low = (progress.start - spec.shift).clamp(min=0)
-        yield from _plans(progress, progress.step == 0, (entry, high), (low, high))
+        wide, inside = _block_columns(progress, spec)
+        yield from _plans(progress, progress.step == 0, wide, inside)
+
+
+@dataclass(frozen=True)
+class SubBlockCache:
+    """Fast-dLLM v2's two levels: exact K/V of finished blocks, and within a block only the window (a sub-block) is
+    recomputed once its first token stands.
+
+    Use it with a block_length that divides the model's block (published: 8 of 32). Approximate: the other columns of
+    the block see the sub-block as it was at their last refresh.
+    """
+
+    def check(self, spec: ModelSpec) -> None:
+        _check_kv(spec)
+        _check_block(spec, "sub_block")
+
+    def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
+        entry, inside = _block_columns(progress, spec)
+        wide = torch.where((progress.step == 0)[:, None], entry, inside)
+        leading = progress.masked.gather(1, progress.start.clamp(max=progress.masked.shape[1] - 1)[:, None])[:, 0]
+        narrow = progress.between(progress.start - spec.shift, progress.stop)
+        yield from _plans(progress, (progress.step == 0) | leading, wide, narrow)
+
+
+def _check_kv(spec: ModelSpec) -> None:
+    if not spec.kv:
+        raise ValueError("this model is an encoder and keeps no K/V between forwards; use cache=none")
+
+
+def _check_block(spec: ModelSpec, name: str) -> None:
+    if spec.block is None:
+        raise ValueError(
+            f"cache={name} needs a block-causal model and this one is bidirectional; use cache=prefix or cache=dual"
+        )
+
+
+def _check_interval(refresh_every: int | None) -> None:
+    if refresh_every is not None and refresh_every < 1:
+        raise ValueError(f"cache refresh_every={refresh_every}; give a number of steps >= 1, or null for never")
+
+
+def _refreshes(progress: Progress, every: int | None) -> Bool[Tensor, " B"]:
+    """Rows that have just entered a window, or are due."""
+    entered = progress.step == 0
+    return entered if every is None else entered | (progress.step % every == 0)
+
+
+def _visible_end(progress: Progress, spec: ModelSpec) -> Int[Tensor, " B"]:
+    """The first column that the window cannot see: the live end, or the end of the window's block."""
+    if spec.block is None:
+        return progress.end
+    return torch.minimum(progress.end, -(-progress.stop // spec.block) * spec.block)
+
+
+def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[Tensor, " B"]:
+    """The first column that is not frozen; a shifted model reads the response's first token off the prompt's last."""
+    begins = progress.first & (progress.step == 0)
+    frozen = (progress.prompt_len - spec.shift).clamp(min=0) * ~begins
+    return frozen if freeze_prompt else torch.zeros_like(frozen)
+
+
+def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """Columns to recompute on entering a window (from the block of the window before), and inside it (its block)."""
+    assert spec.block is not None
+    begin, end = progress.start // spec.block * spec.block, _visible_end(progress, spec)
+    entry = progress.between(progress.previous // spec.block * spec.block, end)
+    return entry, progress.between(begin - spec.shift, end)
+
+
+def _dilated(where: Bool[Tensor, "B T"], by: int) -> Bool[Tensor, "B T"]:
+    """Columns at most `by` from one of `where`."""
+    if by == 0:
+        return where
+    return torch.nn.functional.max_pool1d(where[:, None].float(), 2 * by + 1, stride=1, padding=by)[:, 0].bool()
+
+
+def _moved_left(where: Bool[Tensor, "B T"], by: int) -> Bool[Tensor, "B T"]:
+    return torch.nn.functional.pad(where[:, by:], (0, by))
 
 
 def _plans(
-    progress: Progress, refresh: Bool[Tensor, " B"], wide: tuple[Tensor, Tensor], narrow: tuple[Tensor, Tensor]
+    progress: Progress,
+    refresh: Bool[Tensor, " B"],
+    wide: Bool[Tensor, "B T"],
+    narrow: Bool[Tensor, "B T"],
+    want: Bool[Tensor, "B T"] | None = None,
 ) -> Iterator[Plan]:
-    """Plans for the refreshing rows (column range `wide`) and the others (`narrow`); ranges are (low, high) of `[B]`
-    each."""
+    """Plans for the refreshing rows (columns `wide`, logits of the whole window) and the others (columns `narrow`,
+    logits of `want`)."""
     batch = len(refresh)
-    for chosen, (low, high) in ((refresh, wide), (~refresh, narrow)):
+    for chosen, columns, wanted in ((refresh, wide, None), (~refresh, narrow, want)):
         rows = (chosen & ~progress.done).nonzero()[:, 0]
-        if not len(rows):
-            continue
-        low, high = low[rows], high[rows]
-        width = int((high - low).max())
-        query = torch.minimum(low[:, None] + torch.arange(width), high[:, None] - 1)
-        yield Plan(rows, query, high - low, all_rows=len(rows) == batch)
+        if len(rows):
+            wanted = None if wanted is None else _packed(wanted[rows])
+            columns = columns[rows]
+            yield Plan(rows, _packed(columns), columns.sum(1), all_rows=len(rows) == batch, want=wanted)
+
+
+def _packed(where: Bool[Tensor, "R T"]) -> Int[Tensor, "R Q"]:
+    """The columns of `where`, ascending; a shorter row repeats its last one."""
+    length, count = where.shape[1], where.sum(1)
+    columns = torch.where(where, torch.arange(length), length).sort(1).values[:, : int(count.max())]
+    return torch.minimum(columns, columns.gather(1, count[:, None] - 1))

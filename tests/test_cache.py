@@ -1,31 +1,55 @@
 """Cache strategies as column plans, and the K/V store underneath."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import BLOCK, make_model
 
 from dllm import ModelSpec
-from dllm.cache import BlockCache, Plan, Progress, WindowCache
+from dllm.cache import BlockCache, DelayedCache, Plan, Progress, SubBlockCache, WindowCache
 
 SPEC = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7)
 SHIFTED = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7, shift=1)
 CAUSAL = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7, block=4)
 
 
-def progress(start: list[int], end: list[int], step: list[int], done: list[bool] | None = None) -> Progress:
-    first = torch.tensor([s == 0 for s in step])
-    return Progress(*map(torch.tensor, (start, end, step)), first, torch.tensor(done or [False] * len(start)), window=4)
+def progress(
+    start: list[int],
+    end: list[int],
+    step: list[int],
+    done: list[bool] | None = None,
+    first: list[bool] | None = None,
+    window: int = 4,
+    prompt_len: int = 3,
+) -> Progress:
+    """Rows that have filled what is before their window, and half of it."""
+    starts, ends, columns = torch.tensor(start), torch.tensor(end), torch.arange(max(end) + window)
+    firsts = torch.tensor(first) if first else torch.tensor([s == 0 for s in step])
+    masked = (columns >= starts[:, None] + window // 2) & (columns < ends[:, None])
+    fresh = columns == starts[:, None] + 1
+    previous = torch.where(firsts, 0, starts - window)
+    dones = torch.tensor(done or [False] * len(start))
+    prompt_lens = torch.full_like(starts, prompt_len)
+    steps = torch.tensor(step)
+    return Progress(prompt_lens, starts, ends, steps, firsts, previous, dones, masked, fresh, window)
 
 
-def spans(plans: list[Plan]) -> dict[int, tuple[int, int]]:
-    """First and last queried column per row; checks that repeats only repeat the last column."""
+def columns(plans: list[Plan]) -> dict[int, list[int]]:
+    """Queried columns per row; checks that they ascend and that repeats only repeat the last one."""
     found = {}
     for plan in plans:
         for row, query, count in zip(plan.rows.tolist(), plan.query.tolist(), plan.num_queried.tolist(), strict=True):
-            assert query[:count] == list(range(query[0], query[0] + count))
-            assert set(query[count:]) <= {query[count - 1]}
-            found[row] = (query[0], query[count - 1])
+            assert query[:count] == sorted(set(query[:count])) and set(query[count:]) <= {query[count - 1]}
+            found[row] = query[:count]
     return found
+
+
+def spans(plans: list[Plan]) -> dict[int, tuple[int, int]]:
+    """First and last queried column per row, nothing missing between them."""
+    found = columns(plans)
+    assert all(query == list(range(query[0], query[-1] + 1)) for query in found.values())
+    return {row: (query[0], query[-1]) for row, query in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -37,8 +61,12 @@ def spans(plans: list[Plan]) -> dict[int, tuple[int, int]]:
         (WindowCache(0, 0), SHIFTED, {0: (0, 17), 1: (9, 13), 2: (5, 9)}),
         (WindowCache(2, 1), SPEC, {0: (0, 17), 1: (8, 13), 2: (4, 10)}),
         (WindowCache(0, 0, refresh_every=3), SPEC, {0: (0, 17), 1: (0, 13), 2: (6, 9)}),
-        (WindowCache(None, None), CAUSAL, {0: (0, 9), 1: (0, 13), 2: (0, 9)}),
-        (BlockCache(), CAUSAL, {0: (0, 9), 1: (10, 13), 2: (6, 9)}),
+        (WindowCache(None, None, freeze_prompt=True), SPEC, {0: (0, 17), 1: (3, 13), 2: (3, 13)}),
+        (WindowCache(None, None, freeze_prompt=True), SHIFTED, {0: (0, 17), 1: (2, 13), 2: (2, 13)}),
+        (WindowCache(0, 0, refresh_every=3, freeze_prompt=True), SPEC, {0: (0, 17), 1: (3, 13), 2: (6, 9)}),
+        (WindowCache(None, None), CAUSAL, {0: (0, 11), 1: (0, 13), 2: (0, 11)}),
+        (BlockCache(), CAUSAL, {0: (0, 11), 1: (8, 13), 2: (4, 11)}),
+        (SubBlockCache(), CAUSAL, {0: (0, 11), 1: (10, 13), 2: (6, 9)}),
     ],
 )
 def test_plans(cache, spec: ModelSpec, expected: dict) -> None:
@@ -47,14 +75,47 @@ def test_plans(cache, spec: ModelSpec, expected: dict) -> None:
     assert len(plans) <= 2 and spans(plans) == expected
 
 
+@pytest.mark.parametrize(
+    ("cache", "spec", "expected", "want"),
+    [
+        (DelayedCache(None), SPEC, [7, 8, 9, 10, 11, 12, 13], [7, 8, 9]),
+        (DelayedCache(None), SHIFTED, [6, 7, 8, 9, 10, 11, 12, 13], [7, 8, 9]),
+        (DelayedCache(None, near=0), SPEC, [7, 8, 9], [7, 8, 9]),
+        (DelayedCache(None, near=3), SPEC, [4, 5, 6, 7, 8, 9, 10], [7, 8, 9]),
+        (DelayedCache(None, near=6, freeze_prompt=True), SPEC, list(range(3, 14)), [7, 8, 9]),
+        (DelayedCache(3), SPEC, [7, 8, 9, 10, 11, 12, 13], [7, 8, 9]),
+        (DelayedCache(2), SPEC, list(range(14)), None),
+        (DelayedCache(2, freeze_prompt=True), SPEC, list(range(3, 14)), None),
+    ],
+)
+def test_delayed_plans(cache, spec: ModelSpec, expected: list[int], want: list[int] | None) -> None:
+    (plan,) = cache.plan(progress([6], [14], [2]), spec)  # window 6..9: 6 settled, 7 written last, the rest masked
+    assert columns([plan]) == {0: expected}
+    assert (plan.want if plan.want is None else plan.want[0].tolist()) == want
+
+
+def test_a_delayed_cache_recomputes_a_settled_window_that_waits() -> None:
+    state = progress([6], [10], [2])
+    settled = replace(state, masked=torch.zeros_like(state.masked), fresh=torch.zeros_like(state.fresh))
+    (plan,) = DelayedCache(None).plan(settled, SPEC)
+    assert columns([plan]) == {0: [6, 7, 8, 9]}
+
+
+def test_a_sub_block_sees_its_whole_block_until_its_first_token_stands() -> None:
+    state = progress([8], [20], [2], window=2, first=[False])
+    assert spans(list(SubBlockCache().plan(state, CAUSAL))) == {0: (8, 9)}
+    leading = replace(state, masked=state.masked | (torch.arange(state.masked.shape[1]) == 8))
+    assert spans(list(SubBlockCache().plan(leading, CAUSAL))) == {0: (8, 11)}
+
+
 def test_rows_that_are_done_are_not_queried() -> None:
     state = progress([6, 10, 6], [18, 14, 14], [0, 3, 2], done=[True, False, False])
-    for cache in (WindowCache(None, None), WindowCache(0, 0), BlockCache()):
+    for cache in (WindowCache(None, None), WindowCache(0, 0), BlockCache(), SubBlockCache(), DelayedCache()):
         assert set(spans(list(cache.plan(state, CAUSAL)))) == {1, 2}
 
 
 def test_block_cache_recomputes_the_finished_block_on_entry() -> None:
-    state = Progress(*map(torch.tensor, ([8], [16], [0])), torch.tensor([False]), torch.tensor([False]), window=4)
+    state = progress([8], [16], [0], first=[False])
     assert spans(list(BlockCache().plan(state, CAUSAL))) == {0: (4, 11)}
 
 
@@ -78,18 +139,15 @@ def test_windowed_forward_equals_full_forward() -> None:
         start = torch.tensor([8, 16, 16])
         want = start[:, None] + torch.arange(BLOCK)
         kv = model.new_kv(prompt_len, 32)
-        state = Progress(
-            start, end, torch.zeros(3, dtype=torch.long), torch.ones(3).bool(), torch.zeros(3).bool(), BLOCK
-        )
         whole = model.full_logits(canvas, prompt_len, end).gather(1, want[..., None].expand(-1, -1, 48))
         with torch.no_grad():
+            state = progress(start.tolist(), end.tolist(), [0, 0, 0], window=BLOCK)
             for plan in WindowCache(None, None).plan(state, model.spec):
                 got = model.logits(canvas, plan, want, end=end, kv=kv)
             torch.testing.assert_close(got, whole, rtol=1e-5, atol=1e-5)
-            state = Progress(start, end, torch.ones(3, dtype=torch.long), torch.zeros(3).bool(), state.done, BLOCK)
             for rows in ([0, 1, 2], [2], [0, 2]):  # the window alone, on the K/V just written, for any rows
-                done = torch.tensor([r not in rows for r in range(3)])
-                state = Progress(start, end, state.step, state.first, done, BLOCK)
+                done = [r not in rows for r in range(3)]
+                state = progress(start.tolist(), end.tolist(), [1, 1, 1], done, window=BLOCK)
                 (plan,) = WindowCache(0, 0).plan(state, model.spec)
                 got = model.logits(canvas, plan, want[rows], end=end, kv=kv)
                 torch.testing.assert_close(got, whole[rows], rtol=1e-5, atol=1e-5)
@@ -104,13 +162,6 @@ def test_impossible_windows_are_refused(kwargs: dict) -> None:
 def test_a_warm_up_refreshes_in_the_first_window_only() -> None:
     cache, spec = WindowCache(2, 2, warmup=3), ModelSpec(47, (46,), 45)
     for step, first, wide in ((0, True, True), (2, True, True), (3, True, False), (2, False, False), (0, False, True)):
-        progress = Progress(
-            start=torch.tensor([16]),
-            end=torch.tensor([40]),
-            step=torch.tensor([step]),
-            first=torch.tensor([first]),
-            done=torch.tensor([False]),
-            window=8,
-        )
-        (plan,) = cache.plan(progress, spec)
+        state = progress([16], [40], [step], first=[first], window=8)
+        (plan,) = cache.plan(state, spec)
         assert plan.num_queried.item() == (40 if wide else 12)

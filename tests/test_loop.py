@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from conftest import BLOCK, EOS, MASK, SPECS, make_model
-from reference import textbook_decode, threshold, top_k
+from reference import RECOMPUTED, cached_decode, textbook_decode, threshold, top_k
 
 from decoders import (
     NO_CACHE,
@@ -57,7 +57,7 @@ from decoders import (
 from decoders.loop import DecodedRow
 from decoders.types import Update
 from dllm import DiffusionLM
-from dllm.cache import BlockCache, WindowCache
+from dllm.cache import BlockCache, DelayedCache, SubBlockCache, WindowCache
 
 GEN = 16
 DECODERS = {
@@ -105,16 +105,25 @@ CACHES = {
     "dual": WindowCache(0, 0),
     "vicinity": WindowCache(2, 3),
     "interval": WindowCache(0, 0, refresh_every=2),
+    "prefill": WindowCache(None, None, freeze_prompt=True),
+    "delayed": DelayedCache(4),
+    "greedy": DelayedCache(4, near=2, freeze_prompt=True),
     "block": BlockCache(),
+    "sub_block": SubBlockCache(),
 }
 STOPS = {"never": Never(), "block_eos": BlockEos(), "strict_eos": StrictEos()}
+
+
+def block_len(cache: str) -> int:
+    """Sub-blocks are a part of the model's block."""
+    return BLOCK // 2 if cache == "sub_block" else BLOCK
 
 
 def run(
     model: DiffusionLM, prompts: list[list[int]], decoder: str, cache: str, stop: str = "never"
 ) -> list[DecodedRow]:
     parts = {"decoder": DECODERS[decoder], "cache": CACHES[cache], "stop": STOPS[stop]}
-    return decode(model, prompts, gen_len=GEN, block_len=BLOCK, **parts)
+    return decode(model, prompts, gen_len=GEN, block_len=block_len(cache), **parts)
 
 
 @pytest.mark.parametrize("kind", ["full", "shifted", "block_causal", "shifted_block_causal"])
@@ -127,11 +136,38 @@ def test_loop_equals_textbook(kind: str, decoder: str, rule, prompts) -> None:
         assert (row.token_ids, row.nfe) == (tokens[:cut], nfe)
 
 
-@pytest.mark.parametrize(("kind", "cache"), [(k, c) for k in SPECS for c in CACHES if c != "block" or "causal" in k])
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_batched_equals_alone(kind: str, prompts, decoder: str, cache: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "cache"),
+    [
+        (kind, cache)
+        for kind in ("full", "shifted", "block_causal", "shifted_block_causal")
+        for cache in CACHES
+        if "block" not in cache or "causal" in kind
+    ],
+)
+@pytest.mark.parametrize(("decoder", "rule"), [("fixed1", top_k(1)), ("threshold", threshold(0.6))])
+def test_caches_keep_what_their_definition_says(kind: str, cache: str, decoder: str, rule, prompts) -> None:
+    """An approximate cache differs from none by its definition alone: attention by hand over the K/V it keeps."""
     model = make_model(kind)
-    stop = list(STOPS)[len(decoder + cache) % len(STOPS)]  # each stop rule meets each decoder, cache and model kind
+    for prompt, row in zip(prompts[:2], run(model, prompts[:2], decoder, cache), strict=True):
+        tokens, nfe, queried = cached_decode(model, prompt, GEN, block_len(cache), rule, RECOMPUTED[cache])
+        cut = tokens.index(EOS) if EOS in tokens else GEN
+        assert (row.token_ids, row.nfe, row.queried) == (tokens[:cut], nfe, queried)
+
+
+def combinations() -> list[tuple[str, str, str, str]]:
+    """Every decoder with every cache; the model kind and the stop rule go round, so that each meets each part often."""
+    found = []
+    for i, decoder in enumerate(DECODERS):
+        for j, cache in enumerate(CACHES):
+            kinds = [kind for kind in SPECS if "block" not in cache or "causal" in kind]
+            found.append((kinds[(i + j) % len(kinds)], list(STOPS)[(i + 2 * j) % len(STOPS)], decoder, cache))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "stop", "decoder", "cache"), combinations())
+def test_batched_equals_alone(kind: str, stop: str, decoder: str, cache: str, prompts) -> None:
+    model = make_model(kind)
     together = run(model, prompts, decoder, cache, stop)
     assert together == [run(model, [prompt], decoder, cache, stop)[0] for prompt in prompts]
     order = [3, 0, 1, 2]
@@ -162,6 +198,19 @@ def test_block_cache_is_exact_and_cheaper(kind: str, decoder: str, prompts) -> N
         (r.token_ids, r.nfe, r.committed_at) for r in plain
     ]
     assert sum(r.queried for r in exact) < sum(r.queried for r in plain)
+
+
+@pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
+@pytest.mark.parametrize("decoder", ["fixed1", "threshold", "credit", "edit"])
+def test_block_cache_is_exact_for_sub_blocks_too(kind: str, decoder: str, prompts) -> None:
+    model = make_model(kind)
+    parts = {"gen_len": GEN, "block_len": BLOCK // 2, "decoder": DECODERS[decoder], "stop": Never()}
+    exact, plain, sub = (
+        decode(model, prompts, cache=cache, **parts) for cache in (BlockCache(), NO_CACHE, SubBlockCache())
+    )
+    assert [(r.token_ids, r.committed_at) for r in exact] == [(r.token_ids, r.committed_at) for r in plain]
+    cost = [sum(r.queried for r in rows) / sum(r.nfe for r in rows) for rows in (sub, exact, plain)]
+    assert cost == sorted(cost) and cost[0] < cost[1] < cost[2]
 
 
 def test_approximate_caches_query_less(prompts) -> None:
@@ -256,7 +305,11 @@ def test_max_steps_ends_a_row_unfinished(prompts) -> None:
         ({"block_len": 0}, "block_length=0"),
         ({"prompts": [[1], []]}, "prompt 1 is empty"),
         ({"prompts": []}, "no prompts"),
-        ({"cache": BlockCache()}, "needs a block-causal model"),
+        ({"cache": BlockCache()}, "cache=block needs a block-causal model"),
+        ({"cache": SubBlockCache()}, "cache=sub_block needs a block-causal model"),
+        ({"gen_len": [16, 8]}, "2 responses are described for 1 prompts"),
+        ({"gen_len": None}, "give either gen_len or templates"),
+        ({"gen_len": None, "templates": [[3, 4]]}, "response 0 has no MASK"),
     ],
 )
 def test_impossible_requests_are_refused_before_the_first_forward(monkeypatch, change, message: str) -> None:
