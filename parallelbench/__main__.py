@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
 from parallelbench.generate import DiffusionGenerator
+from parallelbench.processes import join
 from parallelbench.record import config_hash, find_runs, read_run
 from parallelbench.report import run_table, write_report
 from parallelbench.run import Job, execute, prepare, rescore, start
@@ -26,6 +27,7 @@ USAGE = "\n".join(
         "python -m parallelbench COMMAND",
         "",
         "run [key=value ...]            decode and score the tasks; -m sweeps over comma-separated values",
+        "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
         "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
         "score DIR ...                  score stored completions again, without a model",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
@@ -64,26 +66,32 @@ def run(arguments: Sequence[str]) -> None:
     sys.argv = ["parallelbench run", *(a for a in arguments if a not in overrides), *overrides]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     transformers_logging.disable_progress_bar()  # one bar, the run's
+    processes = join()
+    say = print if processes.is_main else lambda *_, **__: None
     refused: list[str] = []
+
+    def refuse(error: Exception) -> None:
+        refused.append(_sentence(error))
+        say(f"error: {refused[-1]}", file=sys.stderr, flush=True)
 
     def run_one(config: DictConfig) -> None:
         """One composed config: check, decode, print. A refused one does not keep a sweep from its others."""
         try:
-            job = _prepare(config)
-            written = start(job)
-        except (ValueError, HydraException, OmegaConfBaseException) as error:
-            refused.append(_sentence(error))
-            print(f"error: {refused[-1]}", file=sys.stderr, flush=True)
+            job = processes.everywhere(lambda: _prepare(config))
+            known = processes.in_main(lambda: start(job, processes.count))
+        except ValueError as error:
+            refuse(error)
             return
-        print(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(written)} already there", flush=True)
-        finished = execute(job, written)
-        print(run_table(finished))
-        print(finished.folder, flush=True)
+        say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(known)} already there", flush=True)
+        finished = execute(job, known, processes)
+        say(run_table(finished))
+        say(finished.folder, flush=True)
 
     try:
         hydra.main(version_base=None, config_path=str(CONF), config_name="run")(run_one)()
     except (HydraException, OmegaConfBaseException) as error:
-        raise UsageError(_sentence(error)) from error
+        refuse(error)
+    processes.leave()
     if refused:
         raise SystemExit(2)
 
@@ -134,6 +142,14 @@ def show_choices(arguments: Sequence[str]) -> None:
 
 
 def _prepare(config: DictConfig) -> Job:
+    """The job that a config describes. Raises ValueError with one sentence for what is wrong with it."""
+    try:
+        return _build(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(_sentence(error)) from error
+
+
+def _build(config: DictConfig) -> Job:
     for key in ("limit", "seed", "batch_size", "gen_length", "block_length"):
         if not isinstance(config[key], int):
             raise ValueError(f"{key}={config[key]} is not a whole number")

@@ -1,4 +1,8 @@
-"""A run on disk: config.yaml, run.json and samples.jsonl in one directory. Everything else reads these files."""
+"""A run on disk: config.yaml, run.json and samples.jsonl in one directory. Everything else reads these files.
+
+While several processes decode it, each appends to a shard of its own, samples.<rank>.jsonl. Readers take the shards for
+a part of samples.jsonl, each sample once, so it does not matter when a run is killed.
+"""
 
 import hashlib
 import json
@@ -13,7 +17,7 @@ from typing import Any
 import yaml
 
 SCHEMA = 1
-CONFIG, RUN, SAMPLES = "config.yaml", "run.json", "samples.jsonl"
+CONFIG, RUN, SAMPLES, SHARD = "config.yaml", "run.json", "samples.jsonl", "samples.{}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any]) -> list[Record]:
     """Creates a run directory, or opens one of the same config to be resumed; returns the records it already holds.
 
-    A last line cut off in a run that never finished is a killed run's: it is removed and its sample decoded again.
+    What a killed run left is tidied up: shards are merged, and last lines that were cut off are removed, so that their
+    samples are decoded again.
     Raises ValueError, leaving all files alone, when the directory belongs to another config or a file is damaged.
     """
     if folder.exists() and not folder.is_dir():
@@ -80,24 +85,25 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
     if config_hash(written) != config_hash(config):
         key, old, new = _first_difference(written, config)
         raise ValueError(f"{folder} holds a run with {key}={old}, not {new}; choose another out_dir or delete that one")
-    info = _read_json(folder / RUN) if (folder / RUN).exists() else {}
+    info = read_info(folder)
     if info.get("identity", identity) != identity:
         raise ValueError(
             f"{folder} holds results of other weights or task versions ({info['identity']}, now {dict(identity)}); "
             "choose another out_dir or delete that one"
         )
-    records, cut_at = _read_samples(folder)
-    if cut_at is not None:
-        if info.get("status") == "done":
-            raise ValueError(_cut_off(folder, len(records)))
-        os.truncate(folder / SAMPLES, cut_at)
+    records, cut_off = _read_samples(folder)
+    if cut_off and info.get("status") == "done":
+        raise ValueError(cut_off[0])
+    if cut_off or _shards(folder):
+        rewrite_records(folder, records)
     return records
 
 
-def append_records(folder: Path, records: Sequence[Record]) -> None:
-    """Appends whole lines and waits until they are on disk."""
+def append_records(folder: Path, records: Sequence[Record], shard: int | None = None) -> None:
+    """Appends whole lines, to a shard where several processes write, and waits until they are on disk."""
+    path = folder / (SAMPLES if shard is None else SHARD.format(shard))
     text = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
-    with open(folder / SAMPLES, "ab", buffering=0) as file:
+    with open(path, "ab", buffering=0) as file:
         file.write(text.encode())
         os.fsync(file.fileno())
 
@@ -108,8 +114,15 @@ def write_info(folder: Path, info: Mapping[str, Any]) -> None:
 
 
 def rewrite_records(folder: Path, records: Sequence[Record]) -> None:
-    """Rewrites samples.jsonl atomically (re-scoring)."""
+    """Rewrites samples.jsonl atomically with all records of the run; then the shards may go."""
     _replace(folder / SAMPLES, "".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in records))
+    for shard in _shards(folder):
+        shard.unlink()
+
+
+def count_records(folder: Path) -> int:
+    """Lines that all processes have written so far."""
+    return sum(path.read_bytes().count(b"\n") for path in (folder / SAMPLES, *_shards(folder)) if path.exists())
 
 
 def read_run(folder: Path) -> Run:
@@ -120,15 +133,15 @@ def read_run(folder: Path) -> Run:
     info = _read_json(folder / RUN)
     if info.get("schema") != SCHEMA:
         raise ValueError(f"{folder / RUN} has schema {info.get('schema')}, this version reads {SCHEMA}; run it again")
-    records, cut_at = _read_samples(folder)
-    if cut_at is not None:
-        raise ValueError(_cut_off(folder, len(records)))
+    records, cut_off = _read_samples(folder)
+    if cut_off:
+        raise ValueError(cut_off[0])
     return Run(folder, _read_yaml(folder / CONFIG), info, records)
 
 
-def read_status(folder: Path) -> str | None:
-    """The status in run.json, or None where there is none yet."""
-    return _read_json(folder / RUN).get("status") if (folder / RUN).exists() else None
+def read_info(folder: Path) -> dict[str, Any]:
+    """What run.json says, nothing where there is none yet."""
+    return _read_json(folder / RUN) if (folder / RUN).exists() else {}
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -160,29 +173,33 @@ def _git(folder: Path, *args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _read_samples(folder: Path) -> tuple[list[Record], int | None]:
-    """Records, and the byte offset of a cut-off last line (None where the file ends with a whole one)."""
-    path = folder / SAMPLES
-    if not path.exists():
-        return [], None
-    records: list[Record] = []
-    offset = 0
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            return records, offset
-        try:
-            records.append(Record(**json.loads(line)))
-        except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
-            raise ValueError(
-                f"line {number} of {path} is not a record ({error}); restore the file or delete it"
-            ) from error
-        offset += len(line)
-    return records, None
+def _shards(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(SHARD.format("*")) if path.name.split(".")[1].isdigit())
 
 
-def _cut_off(folder: Path, num_records: int) -> str:
-    line = num_records + 1
-    return f"line {line} of {folder / SAMPLES} is cut off; delete that line and repeat the run's command to fill it in"
+def _read_samples(folder: Path) -> tuple[list[Record], list[str]]:
+    """The records of samples.jsonl and the shards, each id once, and a sentence for each last line that is cut off.
+
+    A merge that was killed leaves samples in both; samples.jsonl, which may have been scored again, is read first.
+    """
+    records: dict[str, Record] = {}
+    cut_off = []
+    for path in (folder / SAMPLES, *_shards(folder)):
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                cut_off.append(
+                    f"line {number} of {path} is cut off; delete that line and repeat the run's command to fill it in"
+                )
+                continue
+            try:
+                record = Record(**json.loads(line))
+            except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+                raise ValueError(
+                    f"line {number} of {path} is not a record ({error}); restore the file or delete it"
+                ) from error
+            records.setdefault(record.id, record)
+    return list(records.values()), cut_off
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> tuple[str, Any, Any]:

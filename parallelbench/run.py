@@ -1,9 +1,10 @@
 """One run: decode every sample of the tasks, score it, and write it down as it comes."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,18 @@ from tqdm import tqdm
 from decoders import Generation
 from parallelbench.generate import Generator, timed_batches
 from parallelbench.metrics import aggregate
+from parallelbench.processes import ALONE, Processes
 from parallelbench.record import (
     SCHEMA,
     Record,
     Run,
     append_records,
     config_hash,
+    count_records,
     open_run,
     provenance,
+    read_info,
     read_run,
-    read_status,
     rewrite_records,
     write_info,
 )
@@ -64,50 +67,76 @@ def prepare(
     return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]))
 
 
-def start(job: Job) -> list[Record]:
-    """Opens the run's directory and returns what it already holds. Raises ValueError when it belongs to another run."""
-    return open_run(job.folder, job.config, _identity(job))
+def start(job: Job, num_processes: int = 1) -> set[str]:
+    """Opens the run's directory, says in it what is about to happen, and returns the ids of the samples it already
+    holds. Raises ValueError when the directory belongs to another run."""
+    identity = {"weights": job.generator.fingerprint(), "tasks": {task.name: task.version for task in job.tasks}}
+    known = {record.id for record in open_run(job.folder, job.config, identity)}
+    before = read_info(job.folder)
+    if _missing(job, known) or before.get("status") != "done":
+        info = {
+            "schema": SCHEMA,
+            "status": "partial",
+            "config_hash": config_hash(job.config),
+            "choices": dict(job.choices),
+            "identity": identity,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "processes": max(num_processes, before.get("processes", 1)),  # the most at once: they share the machine
+            **provenance(),
+            **job.generator.describe(),
+        }
+        write_info(job.folder, info)
+    return known
 
 
-def execute(job: Job, written: Sequence[Record]) -> Run:
-    """Decodes what is missing and returns the finished run.
+def share(job: Job, known: Set[str], processes: Processes) -> Sequence[Sequence[Sample]]:
+    """The batches that fall to this process among those that hold a sample not yet known."""
+    missing = _missing(job, known)
+    if processes.count > 1:  # dealt out largest first, else who gets the short last batch of one task gets all of them
+        missing.sort(key=lambda batch: (len(batch), job.generator.prompt_len(batch[-1].messages)), reverse=True)
+    return processes.share(missing)
+
+
+def execute(job: Job, known: Set[str], processes: Processes = ALONE) -> Run:
+    """Decodes this process's share of what is missing, waits for the others and returns the finished run.
 
     A batch is decoded as a whole even if only some of its samples are missing, so that a resumed run gets the same
     numbers.
     """
-    known = {record.id for record in written}
-    todo = [batch for batch in job.batches if any(sample.id not in known for sample in batch)]
-    info = {
-        "schema": SCHEMA,
-        "status": "partial",
-        "config_hash": config_hash(job.config),
-        "choices": dict(job.choices),
-        "identity": _identity(job),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        **provenance(),
-        **job.generator.describe(),
-    }
-    done = not todo and read_status(job.folder) == "done"
-    if not done:
-        write_info(job.folder, info)
+    todo = share(job, known, processes)
     tasks = {task.name: task for task in job.tasks}
-    with tqdm(total=sum(map(len, job.batches)), initial=len(known), desc="run", unit="sample") as bar:
+    total = sum(map(len, job.batches))
+    with tqdm(total=total, initial=len(known), desc="run", unit="sample", disable=not processes.is_main) as bar:
         for batch, (generations, seconds) in zip(
             todo, timed_batches(job.generator, [[s.messages for s in batch] for batch in todo]), strict=True
         ):
             pairs = [(s, g) for s, g in zip(batch, generations, strict=True) if s.id not in known]
-            append_records(
-                job.folder, [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]
-            )
-            bar.update(len(pairs))
-    if not done:
-        finish(job.folder, info)
+            records = [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]
+            append_records(job.folder, records, processes.shard)
+            if processes.is_main:
+                bar.update(count_records(job.folder) - bar.n)
+        processes.in_main(lambda: _complete(job))
+        bar.update(total - bar.n)
     return read_run(job.folder)
 
 
-def _identity(job: Job) -> dict[str, Any]:
-    """What the config does not say and the results depend on: the weights, and the tasks' versions."""
-    return {"weights": job.generator.fingerprint(), "tasks": {task.name: task.version for task in job.tasks}}
+def _missing(job: Job, known: Set[str]) -> list[Sequence[Sample]]:
+    """The batches that hold a sample not yet known."""
+    return [batch for batch in job.batches if any(sample.id not in known for sample in batch)]
+
+
+def _complete(job: Job) -> None:
+    """Merges what all processes wrote, in the order of the batches, unless that was done before.
+
+    A run that lacks samples even so, because someone else was at its files, stays partial.
+    """
+    run = read_run(job.folder)
+    if run.info["status"] == "done":
+        return
+    place = {sample.id: i for i, sample in enumerate(chain.from_iterable(job.batches))}
+    rewrite_records(job.folder, sorted(run.records, key=lambda record: place[record.id]))
+    if len(run.records) == len(place):
+        finish(job.folder, run.info)
 
 
 def finish(folder: Path, info: Mapping[str, Any]) -> None:

@@ -1,10 +1,16 @@
-"""Models made in the test: random weights, sharpened so that confidences spread over (0, 1)."""
+"""What several tests share: models made in the test, with random weights sharpened so that confidences spread over
+(0, 1), and the command line called in this process."""
+
+import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dllm import DiffusionLM, ModelSpec
+from parallelbench.__main__ import main
 
 torch.set_num_threads(1)  # the tensors are tiny; threads only wait for each other
 
@@ -54,3 +60,30 @@ def prompts() -> list[list[int]]:
     """Ragged prompts of ids below the special ones."""
     rng = torch.Generator().manual_seed(3)
     return [torch.randint(0, PAD, (n,), generator=rng).tolist() for n in (5, 11, 3, 8)]
+
+
+SMALL = ["limit=3", "batch_size=2", "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"]
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command line."""
+    monkeypatch.setattr(sys, "argv", ["parallelbench", *arguments])
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: call(monkeypatch, capsys, *arguments)
+
+
+def samples(folder: Path) -> list[dict]:
+    """Records without their timing."""
+    lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "latency_s"} for line in lines]

@@ -10,36 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import SMALL, samples
 
-from parallelbench.__main__ import main
 from parallelbench.record import read_run
 
-SMALL = ["limit=3", "batch_size=2", "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"]
 METRICS = {"score", "score_strict", "nfe", "tpf", "queried", "tokens_per_s", "latency_s"}
-
-
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command line."""
-    monkeypatch.setattr(sys, "argv", ["parallelbench", *arguments])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path):
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: call(monkeypatch, capsys, *arguments)
-
-
-def samples(folder: Path) -> list[dict]:
-    """Records without their timing."""
-    lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "latency_s"} for line in lines]
 
 
 def test_a_run_writes_config_info_and_samples(cli, tmp_path: Path) -> None:

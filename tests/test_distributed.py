@@ -1,0 +1,205 @@
+"""Several processes decode one run: the same records as one process, whatever is killed, and nobody waits for ever."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+from conftest import SMALL, samples
+
+import parallelbench.__main__ as command_line
+from parallelbench import processes
+from parallelbench.generate import Generator
+from parallelbench.processes import Processes
+from parallelbench.record import Record, append_records, read_run, rewrite_records
+from parallelbench.run import Job, share, start
+from parallelbench.tasks import Sample
+
+ROOT = Path(__file__).parent.parent
+
+
+def torchrun(folder: Path, num_processes: int, *arguments: str) -> subprocess.Popen:
+    """`torchrun -m parallelbench` in a folder, stdout and stderr in one pipe."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
+    return subprocess.Popen(
+        [sys.executable, *launcher, "-m", "parallelbench", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(launched: subprocess.Popen) -> tuple[int, str]:
+    """Exit code and output. Fails, and ends the processes, when they are not done after two minutes."""
+    try:
+        out, _ = launched.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        launched.terminate()
+        raise
+    return launched.returncode, out
+
+
+def leave_shards(folder: Path, torn: bool = True) -> None:
+    """Makes a finished run of six samples one that three processes were killed in, with four of the samples left."""
+    lines = (folder / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "samples.jsonl").write_bytes(lines[0])
+    (folder / "samples.0.jsonl").write_bytes(lines[0] + lines[3])  # killed between merging and deleting: line 0 twice
+    (folder / "samples.2.jsonl").write_bytes(lines[1] + lines[5] + (lines[2][:-20] if torn else b""))
+    info = json.loads((folder / "run.json").read_text()) | {"status": "partial"}
+    (folder / "run.json").write_text(json.dumps(info))
+
+
+def test_two_processes_write_what_one_writes_and_refuse_once(cli, tmp_path: Path) -> None:
+    """A sweep of three: the middle one is refused, and nobody waits for a process that is not coming."""
+    launched = torchrun(tmp_path, 2, "run", "-m", *SMALL, "limit=4", "decoder.rule.tau=0.5,0,0.9", "out_dir=two")
+    assert cli("run", "-m", *SMALL, "limit=4", "decoder.rule.tau=0.5,0,0.9", "out_dir=one")[0] == 2
+    assert not torch.distributed.is_initialized()
+    code, out = ended(launched)
+    assert code != 0 and "exitcode  : 2" in out
+    assert [line for line in out.splitlines() if line.startswith("error: ")] == [
+        "error: tau=0; a confidence threshold is positive (above 1: one token per step)"
+    ]
+    folders = sorted(path.parent.name for path in (tmp_path / "one").glob("*/run.json"))
+    assert len(folders) == 2
+    for name in folders:
+        one, two = (tmp_path / number / name for number in ("one", "two"))
+        assert out.count(f"two/{name}: 8 samples, 0 already there") == 1
+        assert samples(two) == samples(one) and len(samples(two)) == 8
+        assert sorted(path.name for path in two.iterdir()) == ["config.yaml", "run.json", "samples.jsonl"]
+        info, alone = (read_run(folder).info for folder in (two, one))
+        assert info["status"] == "done" and (info["processes"], alone["processes"]) == (2, 1)
+        for metric in ("score", "nfe", "tpf"):
+            assert info["metrics"]["all"][metric] == alone["metrics"]["all"][metric]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_a_run_killed_in_three_processes_is_resumed(cli, tmp_path: Path, num_processes: int) -> None:
+    for name in ("whole", "cut"):
+        assert cli("run", *SMALL, f"out_dir={name}")[0] == 0
+    leave_shards(tmp_path / "cut")
+    if num_processes == 1:
+        code, out, _ = cli("run", *SMALL, "out_dir=cut")
+    else:
+        code, out = ended(torchrun(tmp_path, num_processes, "run", *SMALL, "out_dir=cut"))
+    assert code == 0 and "cut: 6 samples, 4 already there" in out
+    assert samples(tmp_path / "cut") == samples(tmp_path / "whole")
+    assert not list((tmp_path / "cut").glob("samples.*.jsonl"))
+    assert read_run(tmp_path / "cut").info["status"] == "done"
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_others_and_costs_nothing_written(cli, tmp_path: Path) -> None:
+    arguments = ["run", "limit=20", "batch_size=4", "decoder=fixed"]
+    folder = tmp_path / "killed"
+    launched = torchrun(tmp_path, 2, *arguments, "out_dir=killed")
+    while not (folder / "samples.1.jsonl").exists():
+        time.sleep(0.02)
+    children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    assert ended(launched)[0] != 0
+    kept = {record.id for record in read_run(folder).records}
+    assert 0 < len(kept) < 240
+    code, out, _ = cli(*arguments, "out_dir=killed")
+    assert code == 0 and f"{len(kept)} already there" in out
+    assert cli(*arguments, "out_dir=whole")[0] == 0
+    assert samples(folder) == samples(tmp_path / "whole")
+
+
+def test_shards_are_a_part_of_the_run_they_were_left_in(cli, tmp_path: Path) -> None:
+    cli("run", *SMALL, "out_dir=run")
+    folder = tmp_path / "run"
+    (folder / "samples.backup.jsonl").write_bytes((folder / "samples.jsonl").read_bytes())
+    leave_shards(folder, torn=False)
+    before = [record.id for record in read_run(folder).records]
+    assert len(before) == len(set(before)) == 4
+    code, out, _ = cli("report", "run", "out_dir=page")
+    assert code == 0 and "| threshold tau=0.9 | 4 |" in out
+    assert cli("score", "run")[0] == 0
+    assert [record["id"] for record in samples(folder)] == before
+    assert sorted(path.name for path in folder.glob("samples.*.jsonl")) == ["samples.backup.jsonl"]
+
+
+def test_a_damaged_shard_is_named(cli, tmp_path: Path) -> None:
+    cli("run", *SMALL, "out_dir=run")
+    leave_shards(tmp_path / "run")
+    for command in ("report", "score"):
+        code, _, err = cli(command, "run")
+        assert code == 2 and "line 3 of run/samples.2.jsonl is cut off" in err
+
+
+def test_merging_again_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli) -> None:
+    cli("run", *SMALL, "out_dir=run")
+    folder = tmp_path / "run"
+    leave_shards(folder, torn=False)
+    records = read_run(folder).records
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "unlink", lambda self: pytest.fail("killed before deleting"))
+        with pytest.raises(pytest.fail.Exception):
+            rewrite_records(folder, records)
+    assert len(list(folder.glob("samples.*.jsonl"))) == 2
+    assert read_run(folder).records == records
+    for _ in range(2):
+        rewrite_records(folder, read_run(folder).records)
+        assert read_run(folder).records == records and not list(folder.glob("samples.*.jsonl"))
+
+
+def test_a_record_scored_again_is_not_replaced_by_its_shard(tmp_path: Path, cli) -> None:
+    cli("run", *SMALL, "out_dir=run")
+    folder = tmp_path / "run"
+    first = read_run(folder).records[0]
+    append_records(folder, [Record(**{**vars(first), "scores": {"score": -1.0}})], shard=0)
+    assert read_run(folder).records[0] == first and len(read_run(folder).records) == 6
+
+
+def test_a_run_that_lost_samples_stays_partial(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as lossy:
+        lossy.setattr(command_line, "start", lambda job, count: start(job, count) | {job.batches[0][0].id})
+        cli("run", *SMALL, "out_dir=run")
+    assert read_run(tmp_path / "run").info["status"] == "partial"
+    code, out, _ = cli("run", *SMALL, "out_dir=run")
+    assert code == 0 and "5 already there" in out
+    assert read_run(tmp_path / "run").info["status"] == "done"
+
+
+def test_work_is_balanced() -> None:
+    """Tasks of 16 + 4 samples, half of them with long prompts: no process gets all full batches or all long ones."""
+    sizes = [(16, 30), (4, 31), (16, 32), (4, 33), (16, 90), (4, 91), (16, 92), (4, 93)]
+    batches = [
+        [Sample(f"{length}-{i}", "task", [{"role": "user", "content": "x" * length}], {}, "") for i in range(num_rows)]
+        for num_rows, length in sizes
+    ]
+    generator = Mock(spec=Generator, prompt_len=lambda messages: len(messages[0]["content"]))
+    job = Job(generator, (), batches, {}, {}, Path())
+    lengths = [[len(s.messages[0]["content"]) for b in share(job, set(), Processes(r, 2)) for s in b] for r in (0, 1)]
+    assert sorted(lengths[0] + lengths[1]) == sorted(length for num_rows, length in sizes for _ in range(num_rows))
+    assert len(lengths[0]) == len(lengths[1]) and max(map(sum, lengths)) < 1.05 * min(map(sum, lengths))
+    assert share(job, {sample.id for sample in batches[0]}, Processes()) == batches[1:]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_item_is_dealt_once(count: int) -> None:
+    shares = [Processes(rank, count).share(range(7)) for rank in range(count)]
+    assert sorted(item for share in shares for item in share) == list(range(7))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_processes_of_one_machine_get_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for rank in range(6):  # two machines of three processes and two GPUs
+        state = SimpleNamespace(local_process_index=rank % 3, process_index=rank, num_processes=6)
+        monkeypatch.setattr(processes, "PartialState", lambda state=state, **_: state)
+        assert processes.join() == Processes(rank, 6)
+    assert chosen == [0, 1, 0, 0, 1, 0]
