@@ -48,7 +48,14 @@ def run_table(run: Run) -> str:
         "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
         for row in table
     ]
-    return "\n".join([*lines, f"{LEGEND}\nmeasured on {run.info['device']}, batch size {run.config['batch_size']}"])
+    return "\n".join([*lines, f"{LEGEND}\nmeasured on {_measured_on(run)}"])
+
+
+def _measured_on(run: Run) -> str:
+    """What seconds mean nothing without. Each batch was timed in its own process, slowed by those beside it."""
+    processes = run.info.get("processes", 1)
+    beside = f", {processes} processes at once" if processes > 1 else ""
+    return f"{run.info['device']}, batch size {run.config['batch_size']}{beside}"
 
 
 def write_report(runs: Sequence[Run], out_dir: Path) -> str:
@@ -205,7 +212,7 @@ def _markdown(
     task_plots: str,
     equal_quality: str,
 ) -> str:
-    devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in runs})
+    devices = sorted({_measured_on(run) for run in runs})
     has_baseline = any(_baseline(run, runs) is not None for run in runs)
     lines = [
         f"# {runs[0].info['model']}: {len(runs)} runs",
@@ -288,6 +295,7 @@ def _write_csv(path: Path, metrics: Metrics, runs: Sequence[Run] = ()) -> None:
         name: {
             "device": run.info["device"],
             "batch_size": run.config["batch_size"],
+            "processes": run.info.get("processes", 1),
             "config_hash": run.info["config_hash"],
         }
         for name, run in zip(metrics, runs, strict=False)

@@ -19,6 +19,7 @@ from parallelbench import processes
 from parallelbench.generate import Generator
 from parallelbench.processes import Processes
 from parallelbench.record import Record, append_records, read_run, rewrite_records
+from parallelbench.report import run_table
 from parallelbench.run import Job, share, start
 from parallelbench.tasks import Sample
 
@@ -77,6 +78,7 @@ def test_two_processes_write_what_one_writes_and_refuse_once(cli, tmp_path: Path
         assert sorted(path.name for path in two.iterdir()) == ["config.yaml", "run.json", "samples.jsonl"]
         info, alone = (read_run(folder).info for folder in (two, one))
         assert info["status"] == "done" and (info["processes"], alone["processes"]) == (2, 1)
+        assert "2 processes at once" in run_table(read_run(two))
         for metric in ("score", "nfe", "tpf"):
             assert info["metrics"]["all"][metric] == alone["metrics"]["all"][metric]
 
