@@ -4,8 +4,9 @@ Only small Python objects pass between them, so they talk over the CPU whatever 
 GPU. A process on its own initialises nothing.
 """
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar, cast
 
@@ -23,6 +24,7 @@ class Processes:
 
     rank: int = 0
     count: int = 1
+    launcher: int = field(default_factory=os.getppid, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -32,6 +34,11 @@ class Processes:
     def shard(self) -> int | None:
         """The shard of samples that this process writes, None where it is alone."""
         return self.rank if self.count > 1 else None
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the launcher was killed, so that nobody would end this process."""
+        return self.count > 1 and os.getppid() != self.launcher
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """This process's items, dealt round like cards."""

@@ -115,6 +115,8 @@ def execute(job: Job, known: Set[str], processes: Processes = ALONE) -> Run:
             append_records(job.folder, records, processes.shard)
             if processes.is_main:
                 bar.update(count_records(job.folder) - bar.n)
+            if processes.is_orphan:  # else it would write beside the run that resumes this one
+                raise SystemExit("error: the launcher was killed; repeat the command to resume")
         processes.in_main(lambda: _complete(job))
         bar.update(total - bar.n)
     return read_run(job.folder)

@@ -99,14 +99,15 @@ def test_a_run_killed_in_three_processes_is_resumed(cli, tmp_path: Path, num_pro
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_ends_the_others_and_costs_nothing_written(cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["main", "worker", "launcher"])
+def test_a_process_that_dies_ends_the_others_and_costs_nothing_written(cli, tmp_path: Path, victim: str) -> None:
     arguments = ["run", "limit=20", "batch_size=4", "decoder=fixed"]
     folder = tmp_path / "killed"
     launched = torchrun(tmp_path, 2, *arguments, "out_dir=killed")
     while not (folder / "samples.1.jsonl").exists():
         time.sleep(0.02)
     children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
-    os.kill(int(children[-1]), signal.SIGKILL)
+    os.kill({"main": int(children[0]), "worker": int(children[1]), "launcher": launched.pid}[victim], signal.SIGKILL)
     assert ended(launched)[0] != 0
     kept = {record.id for record in read_run(folder).records}
     assert 0 < len(kept) < 240
