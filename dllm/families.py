@@ -1,15 +1,33 @@
 """Published dLLM checkpoints as stock transformers backbones: config translation, key map and special numbers, a
 table entry each.
 
-The family is recognised from `model_type` in config.json; any other model_type is `native`, loaded as transformers
-loads it. Every special vocabulary id of a published model stands in this file.
+The family is recognised from config.json; any other model is `native`, loaded as transformers loads it. Every special
+vocabulary id of a published model stands in this file.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import AutoTokenizer, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen2Tokenizer
+from transformers import (
+    AutoTokenizer,
+    Glm4MoeConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
+from transformers.core_model_loading import Split, WeightConverter
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
 
 from dllm.spec import ModelSpec
 
@@ -18,21 +36,43 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """config: config.json to the backbone's config. keys: regular expressions from its weight names to the
-    backbone's. tokenizer: the stock class that reads its files where they name one of their own."""
+    """config: config.json to the backbone's config. backbone: the stock class. keys: regular expressions from its
+    weight names to the backbone's. tokenizer: the stock class that reads its files where they name one of their
+    own."""
 
     config: Callable[[Config], PreTrainedConfig]
     spec: Callable[[Config], ModelSpec]
+    backbone: type[PreTrainedModel]
     keys: Mapping[str, str] = field(default_factory=dict)
     tokenizer: type = AutoTokenizer
 
 
-def _llada_config(raw: Config) -> PreTrainedConfig:
+def recognise(raw: Config, name: str | None = None) -> Family | None:
+    """The family of a config.json, or the one of that name; None is `native`. Raises ValueError for an unknown
+    name."""
+    if name is None:
+        model_type = raw.get("model_type", "")
+        # two published architectures call themselves llada; only one has experts
+        name = "llada_moe" if model_type == "llada" and "num_experts" in raw else MODEL_TYPES.get(model_type, "native")
+    if name != "native" and name not in FAMILIES:
+        raise ValueError(f"unknown family {name!r}; use one of {', '.join([*FAMILIES, 'native'])}")
+    return FAMILIES.get(name)
+
+
+def _only(raw: Config, **published: object) -> None:
+    """Raises ValueError when a field that is there has a value that no published checkpoint of the family has."""
+    for name, value in published.items():
+        if raw.get(name, value) not in (value, None):
+            raise ValueError(f"{name}={raw[name]!r}, which no published checkpoint of this family has ({value!r})")
+
+
+def _ids(value: int | list[int]) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _llada_config(raw: Config) -> LlamaConfig:
     """LLaDA is a Llama without causal mask under other names (LLaDA, arXiv 2502.09992)."""
-    if raw.get("include_qkv_bias") or raw.get("include_bias") or raw.get("block_type") != "llama":
-        raise ValueError(
-            "this LLaDA checkpoint has biases or another block type than llama, which no published one has"
-        )
+    _only(raw, include_qkv_bias=False, include_bias=False, block_type="llama", rope=True, layer_norm_type="rms")
     return LlamaConfig(
         vocab_size=raw.get("embedding_size") or raw["vocab_size"],
         hidden_size=raw["d_model"],
@@ -55,22 +95,136 @@ def _llada_spec(raw: Config) -> ModelSpec:
     return ModelSpec(raw["mask_token_id"], eos_ids, raw["pad_token_id"])
 
 
-def _dream_config(raw: Config) -> PreTrainedConfig:
-    """Dream and DiffuCoder are Qwen2 (q/k/v biases) without causal mask (Dream, arXiv 2508.15487)."""
+def _shared(raw: Config, *more: str) -> dict[str, Any]:
+    """The fields that have the same names everywhere."""
     names = (
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
-        "hidden_act max_position_embeddings rms_norm_eps tie_word_embeddings"
+        "max_position_embeddings rms_norm_eps"
     ).split()
-    rope = {"rope_type": "default", "rope_theta": raw["rope_theta"]}
-    same = {name: raw[name] for name in names}
-    return Qwen2Config(**same, rope_parameters=rope, bos_token_id=None, eos_token_id=raw["eos_token_id"])
+    _only(raw, rope_scaling=None, use_sliding_window=False, hidden_act="silu")
+    rope = raw.get("rope_parameters") or {"rope_type": "default", "rope_theta": raw["rope_theta"]}
+    same = {name: raw[name] for name in (*names, *more) if name in raw or name in names[:5]}
+    tied = raw.get("tie_word_embeddings", False)
+    return same | {"rope_parameters": rope, "tie_word_embeddings": tied, "bos_token_id": None, "eos_token_id": None}
+
+
+def _qwen2_config(raw: Config) -> Qwen2Config:
+    """Dream and DiffuCoder are Qwen2 (q/k/v biases) without causal mask (Dream, arXiv 2508.15487), Fast-dLLM v2 is
+    one with a block-causal mask (arXiv 2509.26328)."""
+    return Qwen2Config(**_shared(raw))
 
 
 def _dream_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i + 1. Instruct models end a turn with <|im_end|> (151645)."""
-    eos_ids = (151643, 151645) if raw["eos_token_id"] == 151643 else (raw["eos_token_id"],)
-    return ModelSpec(raw["mask_token_id"], eos_ids, raw["pad_token_id"], shift=1)
+    return ModelSpec(raw["mask_token_id"], _qwen_eos(raw), raw["pad_token_id"], shift=1)
 
+
+def _fast_dllm_spec(raw: Config) -> ModelSpec:
+    """Blocks of `bd_size` columns; row i predicts token i + 1. The authors stop at <|im_end|> (151645) alone."""
+    mask_id, eos = raw.get("mask_token_id", 151665), raw.get("eos_token_id", 151645)
+    return ModelSpec(mask_id, _ids(eos), raw.get("pad_token_id") or 151643, shift=1, block=raw.get("bd_size") or 32)
+
+
+def _sdar_config(raw: Config) -> Qwen3Config:
+    """SDAR is Qwen3 with a block-causal mask (github.com/JetAstra/SDAR)."""
+    return Qwen3Config(**_shared(raw, "head_dim", "attention_bias"))
+
+
+def _sdar_moe_config(raw: Config) -> Qwen3MoeConfig:
+    experts = "moe_intermediate_size num_experts num_experts_per_tok norm_topk_prob decoder_sparse_step mlp_only_layers"
+    return Qwen3MoeConfig(**_shared(raw, "head_dim", "attention_bias", *experts.split()))
+
+
+def _sdar_spec(raw: Config) -> ModelSpec:
+    """The chat models were trained with blocks of 4 unless their name says otherwise (`spec={"block": 32}`); row i
+    predicts token i, as the authors' sampler reads it."""
+    pad_id, block = raw.get("pad_token_id") or 151643, raw.get("block_size") or 4
+    return ModelSpec(raw.get("mask_token_id") or 151669, _qwen_eos(raw), pad_id, block=block)
+
+
+def _qwen_eos(raw: Config) -> tuple[int, ...]:
+    """<|endoftext|> (151643) ends a text, <|im_end|> (151645) a turn; a config names only one of them."""
+    eos_ids = _ids(raw["eos_token_id"])
+    return (151643, 151645) if set(eos_ids) <= {151643, 151645} else eos_ids
+
+
+def _llada_moe_config(raw: Config) -> Qwen3MoeConfig:
+    """LLaDA-MoE (arXiv 2509.24389) has OLMoE's layers but normalises queries and keys per head, as Qwen3-MoE does.
+
+    Its code never renormalises the chosen experts' weights, whatever the config says.
+    """
+    _only(raw, attention_bias=False, qk_layernorm=True, clip_qkv=None, partial_rotary_factor=1)
+    _only(raw, routed_scaling_factor=1, moe_router_enable_expert_bias=False, moe_router_score_function="softmax")
+    _only(raw, shared_expert_intermediate_size=None, router_num_group=None, router_topk_group=None)
+    layers = raw.get("moe_layer_freq") or [1] * raw["num_hidden_layers"]
+    fields = {"rms_norm_eps": 1e-5, **raw, "intermediate_size": raw.get("dense_intermediate_size")}
+    return Qwen3MoeConfig(
+        **_shared(fields, "num_experts", "num_experts_per_tok"),
+        moe_intermediate_size=raw["expert_intermediate_size"],
+        norm_topk_prob=False,
+        decoder_sparse_step=1,
+        mlp_only_layers=[i for i, sparse in enumerate(layers) if not sparse],
+    )
+
+
+def _llada2_config(raw: Config) -> Glm4MoeConfig:
+    """LLaDA2 (arXiv 2512.15745) is GLM-4 MoE with fused query/key/value: the same half-rotated heads, query and key
+    norms, and sigmoid router with groups and a bias per expert."""
+    _only(raw, use_bias=False, use_qkv_bias=False, use_qk_norm=True, norm_topk_prob=True, score_function="sigmoid")
+    same = _shared(raw, "head_dim", "moe_intermediate_size", "num_experts_per_tok", "first_k_dense_replace")
+    same["rope_parameters"] = {
+        "partial_rotary_factor": raw.get("partial_rotary_factor", 0.5),
+        **same["rope_parameters"],
+    }
+    return Glm4MoeConfig(
+        **same,
+        n_routed_experts=raw["num_experts"],
+        n_shared_experts=raw["num_shared_experts"],
+        n_group=raw["n_group"],
+        topk_group=raw["topk_group"],
+        routed_scaling_factor=raw["routed_scaling_factor"],
+        norm_topk_prob=True,
+        use_qk_norm=True,
+        num_mtp_layers=0,
+    )
+
+
+def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
+    """LLaDA-MoE and LLaDA2 share a vocabulary: <|mask|> is 156895, <|endoftext|> 156892, also their pad."""
+
+    def spec(raw: Config) -> ModelSpec:
+        eos, pad_id = raw.get("eos_token_id") or 156892, raw.get("pad_token_id") or 156892
+        return ModelSpec(raw.get("mask_token_id") or 156895, _ids(eos), pad_id, block=block)
+
+    return spec
+
+
+def _eurobert_config(raw: Config) -> LlamaConfig:
+    """EuroBERT (arXiv 2503.05500) is a Llama without causal mask under its own names."""
+    _only(raw, mlp_bias=False)
+    return LlamaConfig(**_shared(raw, "head_dim", "attention_bias"))
+
+
+def _eurobert_spec(raw: Config) -> ModelSpec:
+    return ModelSpec(raw.get("mask_token_id", 128002), _ids(raw["eos_token_id"]), raw["pad_token_id"])
+
+
+class LLaDA2Backbone(Glm4MoeForCausalLM):
+    """GLM-4 MoE under a name of its own, so that its checkpoints' query_key_value is split on loading."""
+
+
+register_checkpoint_conversion_mapping(
+    LLaDA2Backbone.__name__,
+    [
+        *(get_checkpoint_conversion_mapping("glm4_moe") or []),
+        WeightConverter(
+            "self_attn.query_key_value.weight",
+            ["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"],
+            [Split(dim=0)],
+        ),
+    ],
+    overwrite=True,
+)
 
 _LLADA_LAYER = {
     "attn_norm": "input_layernorm",
@@ -83,11 +237,18 @@ _LLADA_LAYER = {
     "up_proj": "mlp.up_proj",
     "ff_out": "mlp.down_proj",
 }
+_LLADA2_LAYER = {
+    r"attention\.query_key_value": "self_attn.query_key_value",
+    r"attention\.dense": "self_attn.o_proj",
+    r"attention\.query_layernorm": "self_attn.q_norm",
+    r"attention\.key_layernorm": "self_attn.k_norm",
+}
 
 FAMILIES: dict[str, Family] = {
     "llada": Family(
         _llada_config,
         _llada_spec,
+        LlamaForCausalLM,
         {
             **{
                 rf"^model\.transformer\.blocks\.(\d+)\.{a}\.": rf"model.layers.\1.{b}." for a, b in _LLADA_LAYER.items()
@@ -96,8 +257,37 @@ FAMILIES: dict[str, Family] = {
             r"^model\.transformer\.ln_f\.": "model.norm.",
             r"^model\.transformer\.ff_out\.": "lm_head.",
         },
+        PreTrainedTokenizerFast,
     ),
-    "Dream": Family(_dream_config, _dream_spec, tokenizer=Qwen2Tokenizer),
+    "llada_moe": Family(_llada_moe_config, _ling_spec(None), Qwen3MoeForCausalLM, tokenizer=PreTrainedTokenizerFast),
+    "llada2": Family(
+        _llada2_config,
+        _ling_spec(32),
+        LLaDA2Backbone,
+        {
+            **{rf"^model\.layers\.(\d+)\.{a}\.": rf"model.layers.\1.{b}." for a, b in _LLADA2_LAYER.items()},
+            r"\.mlp\.gate\.expert_bias$": ".mlp.gate.e_score_correction_bias",
+            r"^model\.word_embeddings\.": "model.embed_tokens.",
+        },
+        PreTrainedTokenizerFast,
+    ),
+    "dream": Family(_qwen2_config, _dream_spec, Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "fast_dllm_v2": Family(_qwen2_config, _fast_dllm_spec, Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "sdar": Family(_sdar_config, _sdar_spec, Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "sdar_moe": Family(_sdar_moe_config, _sdar_spec, Qwen3MoeForCausalLM, tokenizer=Qwen2Tokenizer),
+    "eurobert": Family(_eurobert_config, _eurobert_spec, LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
 }
-"""By `model_type` of config.json. LLaDA-8B Base and Instruct and LLaDA-1.5 are `llada`; Dream, DiffuCoder and
-Dream-Coder `Dream`."""
+"""LLaDA-8B Base and Instruct and LLaDA-1.5 are `llada`; Dream, DiffuCoder and Dream-Coder `dream`; LLaDA2.x mini and
+flash `llada2`."""
+
+MODEL_TYPES = {
+    "llada": "llada",
+    "lladamoe": "llada_moe",
+    "llada2_moe": "llada2",
+    "Dream": "dream",
+    "Fast_dLLM_Qwen": "fast_dllm_v2",
+    "sdar": "sdar",
+    "sdar_moe": "sdar_moe",
+    "eurobert": "eurobert",
+}
+"""`model_type` of config.json to family."""

@@ -32,13 +32,13 @@ class _ColumnLayer(CacheLayerMixin):
     def _write(self, store: Tensor | None, new: Tensor) -> Tensor:
         """Writes `new` `[R, H, Q, D]` into `store` in place and returns the plan's rows `[R, H, T, D]`."""
         assert store is not None
-        cache = self._cache
-        if cache.rows is None:  # every row in order: no copies
-            columns = cache.columns[:, None, :, None].expand_as(new)
-            return store.scatter_(2, columns, new)
+        columns = self._cache.columns.to(new.device)  # layers may be spread over devices
+        if self._cache.rows is None:  # every row in order: no copies
+            return store.scatter_(2, columns[:, None, :, None].expand_as(new), new)
+        rows = self._cache.rows.to(new.device)
         # advanced indices around a slice put the indexed axes first: [R, Q, H, D]
-        store[cache.rows[:, None], :, cache.columns] = new.transpose(1, 2)
-        return store[cache.rows]
+        store[rows[:, None], :, columns] = new.transpose(1, 2)
+        return store[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.positions.shape[1], 0

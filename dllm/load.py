@@ -1,10 +1,12 @@
 """Loading and saving checkpoints in Hugging Face layout: config, safetensors, tokenizer, and `dllm.json` with the
 model's spec.
 
-No hub code is ever run. A folder or hub repository without `dllm.json` works if its tokenizer names mask and EOS, or
-with `spec=`.
+No hub code is ever run and no pickled weights are read. A folder or hub repository of a known family works as
+published; any other transformers causal or masked LM works if its tokenizer names mask and EOS, or with `spec=`.
 """
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -22,12 +24,18 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
-from dllm.families import FAMILIES
+from dllm.adapter import attach, is_attached
+from dllm.encoder import EncoderLM
+from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
 from dllm.spec import SPEC_FILE, ModelSpec
 
 ASSETS = Path(__file__).parent / "assets"
 MIX_FILE = "mix.safetensors"
+HUB = ("revision", "token", "cache_dir", "local_files_only")  # where the files are; config and tokenizer need it too
+PLAIN_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
+SPARE = re.compile(r"pooler|seq_relationship|position_ids$|rotary_emb\.inv_freq$")
+"""Weights of a checkpoint that its masked or causal LM does without: other heads, and buffers computed anew."""
 
 
 def shipped_models() -> list[str]:
@@ -40,65 +48,87 @@ def load(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | str = torch.float32,
-    spec: ModelSpec | None = None,
+    spec: ModelSpec | Mapping[str, Any] | None = None,
+    family: str | None = None,
+    adapter: str | Path | None = None,
+    chat_template: str | None = None,
+    **pretrained: Any,
 ) -> DiffusionLM:
     """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
 
-    device: a torch device, or "auto" for a GPU where there is one.
+    device: a torch device, or "auto" for a GPU where there is one. spec: instead of the recognised one; a mapping
+    replaces some of its fields. family: instead of the one that config.json names (`dllm.families.FAMILIES`, or
+    "native"). adapter: a folder of LoRA weights. chat_template: "plain" (message contents as they are) or a .jinja
+    file, instead of the tokenizer's. pretrained: for transformers' `from_pretrained`: device_map (which then decides
+    in place of device), max_memory, offload_folder, attn_implementation, quantization_config, revision ...
 
-    Raises ValueError, naming what is missing, when the checkpoint is absent, incomplete, corrupt, or has no spec.
+    Raises ValueError, naming what is wrong, when the checkpoint is absent, incomplete, corrupt, of no known
+    architecture, has no spec, or would need hub code or pickled weights.
     """
     source = ASSETS / str(name_or_path) if str(name_or_path) in shipped_models() else name_or_path
     path = str(source)
+    for name in ("trust_remote_code", "use_safetensors"):
+        if name in pretrained:
+            raise ValueError(f"{name}={pretrained[name]!r}: hub code is never run and only safetensors are read")
+    # from a yaml these are mappings of other types
+    pretrained = {name: dict(value) if isinstance(value, Mapping) else value for name, value in pretrained.items()}
+    hub = {name: pretrained[name] for name in HUB if name in pretrained}
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if isinstance(dtype, str):
-        if not isinstance(getattr(torch, dtype, None), torch.dtype):
-            raise ValueError(f"unknown dtype {dtype!r}; use float32, bfloat16 or float16")
-        dtype = cast(torch.dtype, getattr(torch, dtype))
+    if "quantization_config" in pretrained:  # quantised weights cannot be moved afterwards
+        pretrained.setdefault("device_map", {"": device})
     try:
-        raw, _ = PreTrainedConfig.get_config_dict(path)
-        family = FAMILIES.get(raw.get("model_type", ""))
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False) if family is None else family.config(raw)
+        raw, _ = PreTrainedConfig.get_config_dict(path, **hub)
+        chosen = recognise(raw, family)
+        config = AutoConfig.from_pretrained(path, **hub) if chosen is None else chosen.config(raw)
         config.is_causal = False
-        loader = cast(Any, AutoModelForCausalLM if family is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
-        keys = dict(family.keys) if family else None
-        loaded = loader.from_pretrained(path, config=config, dtype=dtype, key_mapping=keys, output_loading_info=True)
-        backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
-        has_tokenizer = any(_file(path, name) for name in ("tokenizer.json", "tokenizer_config.json"))
-        tokenizer = None
-        if has_tokenizer:
-            reader = cast(Any, AutoTokenizer if family is None else family.tokenizer)
-            tokenizer = reader.from_pretrained(path, config=config, trust_remote_code=False)
-        spec = spec or _read_spec(path, tokenizer, None if family is None else family.spec(raw))
-    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        known = ", ".join(shipped_models()) or "none"
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ValueError(f"cannot load model {str(name_or_path)!r} (shipped models: {known}): {reason}") from error
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ValueError(
-            f"model {str(name_or_path)!r} lacks {len(missing)} weights, first {missing[0]!r}; its files are incomplete"
+        backbone_type = _native_backbone(config) if chosen is None else chosen.backbone
+        _refuse_pickles(path)
+        loaded = cast(Any, backbone_type).from_pretrained(
+            path,
+            config=config,
+            dtype=_dtype(dtype),
+            key_mapping=dict(chosen.keys) if chosen else None,
+            use_safetensors=True,
+            output_loading_info=True,
+            **pretrained,
         )
-    model = DiffusionLM(backbone, spec, tokenizer, name=Path(str(name_or_path)).name)
+        backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
+        tokenizer = _tokenizer(path, config, chosen, chat_template, hub)
+        masked = chosen is None and type(config) in MODEL_FOR_MASKED_LM_MAPPING
+        spec = _spec(path, tokenizer, chosen.spec(raw) if chosen else None, spec, keeps_kv=not masked, hub=hub)
+    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
+        known = ", ".join(shipped_models()) or "none"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+        raise ValueError(f"cannot load model {str(name_or_path)!r} (shipped models: {known}): {reason}") from error
+    _check_weights(str(name_or_path), info)
+    entry = _entry(backbone) if "device_map" in pretrained else None
+    name = Path(str(name_or_path)).name
+    if masked:
+        model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
+    else:
+        model = DiffusionLM(backbone, spec, tokenizer, name, keys=chosen.keys if chosen else None, entry=entry)
     if model.mix is not None:
-        mix_file = _file(path, MIX_FILE)
-        if mix_file is None:
-            raise ValueError(
-                f"model {str(name_or_path)!r} has no {MIX_FILE}, which its {SPEC_FILE} asks for (mix={spec.mix})"
-            )
-        try:
-            model.mix.load_state_dict(load_file(mix_file))
-        except (SafetensorError, RuntimeError) as error:
-            raise ValueError(f"{mix_file} does not fit model {str(name_or_path)!r}: {error}") from error
-        model.mix.to(dtype)
-    return model.to(device).eval()
+        _load_mix(model, path, hub)
+        model.mix.to(_dtype(dtype))
+    if adapter is not None:
+        attach(model, Path(adapter))
+    if entry is None:
+        model.to(device)
+    elif model.mix is not None:
+        model.mix.to(entry)
+    return model.eval()
 
 
 def save(model: DiffusionLM, folder: Path) -> None:
-    """Writes a checkpoint that `load` reads back, safetensors only."""
+    """Writes a checkpoint that `load` reads back, safetensors only, in the backbone's own layout.
+
+    Raises ValueError for a model with an adapter attached.
+    """
+    if is_attached(model):
+        raise ValueError(f"{model.name} has an adapter attached; merge or detach it before saving")
     folder.mkdir(parents=True, exist_ok=True)
-    model.backbone.save_pretrained(folder)
+    model.backbone.save_pretrained(folder, save_original_format=False)
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
     if model.mix is not None:
@@ -106,20 +136,121 @@ def save(model: DiffusionLM, folder: Path) -> None:
     model.spec.save(folder)
 
 
-def _read_spec(path: str, tokenizer: PreTrainedTokenizerBase | None, of_family: ModelSpec | None) -> ModelSpec:
-    """From dllm.json, else as its family has it, else from the tokenizer."""
-    file = _file(path, SPEC_FILE)
-    if file is not None:
-        return ModelSpec.read(Path(file))
-    if of_family is not None:
-        return of_family
-    mask, eos, pad = (getattr(tokenizer, f"{name}_token_id", None) for name in ("mask", "eos", "pad"))
-    if not isinstance(mask, int) or not isinstance(eos, int):
+def _dtype(dtype: torch.dtype | str) -> torch.dtype:
+    if isinstance(dtype, str):
+        found = vars(torch).get(dtype)
+        if not isinstance(found, torch.dtype):
+            raise ValueError(f"unknown dtype {dtype!r}; use float32, bfloat16 or float16")
+        return found
+    return dtype
+
+
+def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM."""
+    for mapping in (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
+        if type(config) in mapping and not config.is_encoder_decoder:
+            return cast(type[PreTrainedModel], mapping[type(config)])
+    raise ValueError(
+        f"architecture {config.model_type!r} is neither a causal nor a masked LM of transformers, nor one of the "
+        f"families {', '.join(FAMILIES)}"
+    )
+
+
+def _refuse_pickles(path: str) -> None:
+    """Raises ValueError for a folder whose weights are pickles, which may run code on loading."""
+    folder = Path(path)
+    pickles = sorted(file.name for file in folder.glob("*.bin")) if folder.is_dir() else []
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise ValueError(f"its weights are pickled ({pickles[0]}); only safetensors are read, so convert them first")
+
+
+def _check_weights(name: str, info: dict) -> None:
+    """Raises ValueError when weights are missing, or there are some that the model would leave out."""
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(f"model {name!r} lacks {len(missing)} weights, first {missing[0]!r}; its files are incomplete")
+    unexpected = sorted(key for key in info["unexpected_keys"] if not SPARE.search(key))
+    if unexpected:
         raise ValueError(
-            f"{path} has no {SPEC_FILE} and no tokenizer that names mask and EOS; pass spec=ModelSpec(...)"
+            f"model {name!r} has {len(unexpected)} weights that its architecture has no place for, first "
+            f"{unexpected[0]!r}; it is another architecture than its config.json says, or another family"
         )
-    return ModelSpec(mask, (eos,), pad if isinstance(pad, int) else eos)
 
 
-def _file(path: str, name: str) -> str | None:
-    return cached_file(path, name, _raise_exceptions_for_missing_entries=False)
+def _entry(backbone: PreTrainedModel) -> torch.device:
+    """Where canvases belong: with the first part that is on a GPU, else on the CPU."""
+    places = {str(place): place for place in cast(Any, backbone).hf_device_map.values()}
+    gpus = [place for name, place in places.items() if name not in ("cpu", "disk", "meta")]
+    return torch.device(gpus[0] if gpus else "cpu")
+
+
+def _tokenizer(
+    path: str, config: PreTrainedConfig, family: Family | None, chat_template: str | None, hub: dict
+) -> PreTrainedTokenizerBase | None:
+    """The checkpoint's tokenizer, None where it has none. Raises ValueError for a chat template it cannot have."""
+    template = None
+    if chat_template is not None:
+        file = Path(chat_template)
+        if chat_template != "plain" and not (file.suffix == ".jinja" and file.is_file()):
+            raise ValueError(f"chat_template={chat_template!r} is neither 'plain' nor a .jinja file")
+        template = PLAIN_TEMPLATE if chat_template == "plain" else file.read_text()
+    if not any(_file(path, name, hub) for name in ("tokenizer.json", "tokenizer_config.json")):
+        if template is not None:
+            raise ValueError("it has no tokenizer to use a chat template with")
+        return None
+    reader = cast(Any, AutoTokenizer if family is None else family.tokenizer)
+    tokenizer = reader.from_pretrained(path, config=config, trust_remote_code=False, **hub)
+    if template is not None:
+        tokenizer.chat_template = template
+    return tokenizer
+
+
+def _spec(
+    path: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+    of_family: ModelSpec | None,
+    given: ModelSpec | Mapping[str, Any] | None,
+    *,
+    keeps_kv: bool,
+    hub: dict,
+) -> ModelSpec:
+    """The given one; else from dllm.json, else as its family has it, else from the tokenizer, with the given
+    fields."""
+    if isinstance(given, ModelSpec):
+        return given
+    file = _file(path, SPEC_FILE, hub)
+    if file is not None or of_family is not None:
+        known = vars(of_family if file is None else ModelSpec.read(Path(file)))
+    else:
+        known = _special_ids(tokenizer) | {"kv": keeps_kv}
+    fields: dict[str, Any] = known | dict(given or {})
+    for name, what in (("mask_id", "mask token"), ("eos_ids", "end-of-text token")):
+        if name not in fields:
+            raise ValueError(f"it has no {SPEC_FILE} and no tokenizer that names a {what}; give spec.{name}")
+    eos_ids = tuple(fields["eos_ids"])
+    return ModelSpec(**{"pad_id": eos_ids[0], **fields, "eos_ids": eos_ids})
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+    """The spec's ids that the tokenizer names; BERT's [SEP] ends a text."""
+    if tokenizer is None:
+        return {}
+    eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    ids = {"mask_id": tokenizer.mask_token_id, "eos_ids": None if eos is None else (eos,)}
+    return {name: value for name, value in {**ids, "pad_id": tokenizer.pad_token_id}.items() if value is not None}
+
+
+def _load_mix(model: DiffusionLM, path: str, hub: dict) -> None:
+    """Reads the learned input mix. Raises ValueError when it is missing or does not fit."""
+    assert model.mix is not None
+    file = _file(path, MIX_FILE, hub)
+    if file is None:
+        raise ValueError(f"model {path!r} has no {MIX_FILE}, which its {SPEC_FILE} asks for (mix={model.spec.mix})")
+    try:
+        model.mix.load_state_dict(load_file(file))
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{file} does not fit model {path!r}: {error}") from error
+
+
+def _file(path: str, name: str, hub: dict) -> str | None:
+    return cached_file(path, name, _raise_exceptions_for_missing_entries=False, **hub)

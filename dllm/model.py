@@ -5,6 +5,7 @@ ColumnCache. The logits come back aligned to the wanted columns, so the token sh
 never be a candidate.
 """
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -66,8 +67,12 @@ class NeighbourMix(nn.Module):
 
 
 class DiffusionLM(nn.Module):
-    """A masked (or block) diffusion LM over a transformers backbone. `tokenizer` may be None for models made in
-    code."""
+    """A masked (or block) diffusion LM over a transformers backbone.
+
+    tokenizer: may be None for models made in code. keys: regular expressions from published weight names to the
+    backbone's, for adapters trained on the published layout. entry: where canvases belong when the backbone is spread
+    over several devices. Raises ValueError when the spec does not fit or the attention takes no 4-D mask.
+    """
 
     def __init__(
         self,
@@ -75,16 +80,28 @@ class DiffusionLM(nn.Module):
         spec: ModelSpec,
         tokenizer: PreTrainedTokenizerBase | None = None,
         name: str = "model",
+        *,
+        keys: Mapping[str, str] | None = None,
+        entry: torch.device | None = None,
     ) -> None:
         super().__init__()
         spec.check_vocab(backbone.config.vocab_size)
+        self._check_attention(backbone.config._attn_implementation)
         backbone.config.is_causal = False  # transformers then leaves our mask alone
         self.backbone, self.spec, self.tokenizer, self.name = backbone, spec, tokenizer, name
+        self.keys, self.entry = dict(keys or {}), entry
         self.mix = NeighbourMix(backbone.config.hidden_size, look_ahead=spec.block is None) if spec.mix else None
+
+    def _check_attention(self, implementation: str | None) -> None:
+        if implementation not in (None, "sdpa", "eager"):
+            raise ValueError(
+                f"attn_implementation={implementation!r} takes no 4-D mask, which every step needs; use sdpa or eager"
+            )
 
     @property
     def device(self) -> torch.device:
-        return self.backbone.device
+        """Where canvases belong and logits come back."""
+        return self.entry or self.backbone.device
 
     def positions(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, "B T"]:
         """RoPE position of each canvas column: the column itself, or moved so that responses start at a fixed
@@ -95,7 +112,7 @@ class DiffusionLM(nn.Module):
         gap = (self.spec.response_position - prompt_len).clamp(min=0)[:, None]
         return torch.where(columns >= prompt_len[:, None], columns + gap, columns)
 
-    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache:
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache | None:
         """An empty cache for canvases of `length` columns."""
         return ColumnCache(self.backbone.config.num_hidden_layers, self.positions(prompt_len, length))
 
@@ -125,8 +142,7 @@ class DiffusionLM(nn.Module):
         # where in the query each wanted column's hidden state is
         place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
         source = place.gather(1, (want - self.spec.shift).clamp(min=0))
-        hidden = hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1]))
-        return self._head(hidden)
+        return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1])))
 
     def full_logits(
         self, canvas: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"], end: Int[Tensor, " B"] | None = None
@@ -175,7 +191,7 @@ class DiffusionLM(nn.Module):
     def _head(self, hidden: Float[Tensor, "R W D"]) -> Float[Tensor, "R W V"]:
         head = self.backbone.get_output_embeddings()
         assert head is not None
-        logits = head(hidden)
+        logits = head(hidden).to(hidden.device)
         logits[..., self.spec.mask_id] = float("-inf")
         return logits
 
@@ -186,7 +202,10 @@ class DiffusionLM(nn.Module):
         position_ids: Tensor,
         kv: ColumnCache | None,
     ) -> Float[Tensor, "R Q D"]:
-        """Hidden states of the query columns."""
+        """Hidden states of the query columns, on the canvas' device."""
+        if self.backbone.config._attn_implementation != "sdpa":  # others add the mask to the scores
+            least = torch.finfo(embeds.dtype).min
+            mask = torch.zeros_like(mask, dtype=embeds.dtype).masked_fill_(~mask, least)
         output = self.backbone.get_decoder()(
             inputs_embeds=embeds,
             attention_mask=mask,
@@ -194,13 +213,13 @@ class DiffusionLM(nn.Module):
             past_key_values=kv,
             use_cache=kv is not None,
         )
-        return output.last_hidden_state
+        return output.last_hidden_state.to(position_ids.device)
 
     def _embed(
         self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None
     ) -> Float[Tensor, "R Q D"]:
         embed = self.backbone.get_input_embeddings()
-        here = embed(tokens.gather(1, query))
+        here = embed(tokens.gather(1, query)).to(tokens.device)
         if soft is not None:
             # where in the window each query column is, -1 outside
             place = torch.where(soft.where, _arange_like(soft.columns), -1)

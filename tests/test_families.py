@@ -1,47 +1,61 @@
-"""Checkpoints in the layouts of LLaDA and Dream, written here from stock models, give the stock models' logits."""
+"""Checkpoints in the layouts of the published families, written here from stock models, give the stock models'
+logits, and windows on their K/V give the same again."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from torch import Tensor
+from transformers import (
+    EuroBertConfig,
+    EuroBertForMaskedLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 import dllm
+from dllm.cache import Progress, WindowCache
 
-SIZES = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
-PARTS = {  # stock name of a layer's part -> LLaDA's
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ff_norm",
-    "self_attn.q_proj": "q_proj",
-    "self_attn.k_proj": "k_proj",
-    "self_attn.v_proj": "v_proj",
-    "self_attn.o_proj": "attn_out",
-    "mlp.gate_proj": "ff_proj",
-    "mlp.up_proj": "up_proj",
-    "mlp.down_proj": "ff_out",
-}
+EOS, MASK, VOCAB, BLOCK = 36, 39, 40, 4
+SIZES = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5}
+SHARED = {**SIZES, **HEADS, "hidden_act": "silu", "tie_word_embeddings": False, "rope_theta": 700.0}
+IDS = {"mask_token_id": MASK, "eos_token_id": EOS, "pad_token_id": EOS}
+Renames = dict[str, str]  # regular expression of a stock name -> published name
 
 
-def llada(folder: Path) -> LlamaForCausalLM:
-    stock = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, rms_norm_eps=1e-5, rope_theta=500.0)).eval()
+def write(folder: Path, stock: PreTrainedModel, config: dict[str, Any], renames: Renames | None = None) -> None:
+    """The stock model's weights under published names, and the published config."""
     weights = {}
     for name, tensor in stock.state_dict().items():
-        for ours, theirs in PARTS.items():
-            name = name.replace(f".{ours}.", f".{theirs}.")
-        name = name.replace("model.layers.", "model.transformer.blocks.")
-        name = name.replace("model.embed_tokens", "model.transformer.wte").replace(
-            "model.norm", "model.transformer.ln_f"
-        )
-        weights[name.replace("lm_head", "model.transformer.ff_out")] = tensor.contiguous()
+        for ours, theirs in (renames or {}).items():
+            name = re.sub(ours, theirs, name)
+        weights[name] = tensor.contiguous()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling_x.XModel"}}))
+
+
+def llada(folder: Path) -> PreTrainedModel:
+    stock = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, rope_theta=500.0))
     config = {
         "model_type": "llada",
         "block_type": "llama",
-        "vocab_size": 38,
-        "embedding_size": 40,
+        "vocab_size": VOCAB - 2,
+        "embedding_size": VOCAB,
         "d_model": 32,
         "mlp_hidden_size": 64,
         "n_layers": 2,
@@ -50,72 +64,253 @@ def llada(folder: Path) -> LlamaForCausalLM:
         "max_sequence_length": 128,
         "rms_norm_eps": 1e-5,
         "rope_theta": 500.0,
-        "mask_token_id": 39,
-        "eos_token_id": 36,
-        "pad_token_id": 36,
-        "auto_map": {"AutoModelForCausalLM": "modeling_llada.LLaDAModelLM"},
     }
-    (folder / "config.json").write_text(json.dumps(config))
+    renames = {
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ff_norm",
+        r"self_attn\.o_proj": "attn_out",
+        r"self_attn\.": "",
+        r"mlp\.gate_proj": "ff_proj",
+        r"mlp\.up_proj": "up_proj",
+        r"mlp\.down_proj": "ff_out",
+        r"model\.layers": "model.transformer.blocks",
+        r"model\.embed_tokens": "model.transformer.wte",
+        r"model\.norm": "model.transformer.ln_f",
+        "lm_head": "model.transformer.ff_out",
+    }
+    write(folder, stock, config | IDS, renames)
     return stock
 
 
-def dream(folder: Path) -> Qwen2ForCausalLM:
-    same = {**SIZES, **HEADS, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False}
-    stock = Qwen2ForCausalLM(Qwen2Config(**same, rope_theta=700.0)).eval()
-    weights = {name: tensor.contiguous() for name, tensor in stock.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    special = {"mask_token_id": 39, "eos_token_id": 36, "pad_token_id": 36, "rope_theta": 700.0}
-    config = {"model_type": "Dream", **same, **special, "auto_map": {"AutoModel": "modeling_dream.DreamModel"}}
-    (folder / "config.json").write_text(json.dumps(config))
+def write_experts(folder: Path, stock: PreTrainedModel, config: dict[str, Any], renames: Renames) -> None:
+    """As `write`, with each expert's matrices apart, as every published checkpoint has them."""
+    plain = {}
+    for name, tensor in stock.state_dict().items():
+        base = name.rpartition(".")[0]
+        if name.endswith("experts.gate_up_proj"):
+            for i, (gate, up) in enumerate(expert.chunk(2) for expert in tensor):
+                plain |= {f"{base}.{i}.gate_proj.weight": gate, f"{base}.{i}.up_proj.weight": up}
+        elif name.endswith("experts.down_proj"):
+            plain |= {f"{base}.{i}.down_proj.weight": down for i, down in enumerate(tensor)}
+        else:
+            plain[name] = tensor
+
+    class Apart:
+        def state_dict(self) -> dict[str, Tensor]:
+            return plain
+
+    write(folder, Apart(), config, renames)  # type: ignore[arg-type]
+
+
+def llada_moe(folder: Path) -> PreTrainedModel:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2}
+    stock = Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            **SIZES, **HEADS, **experts, rope_theta=700.0, head_dim=8, moe_intermediate_size=24, norm_topk_prob=False
+        )
+    )
+    published = {"model_type": "llada", "qk_layernorm": True, "moe_layer_freq": [1, 1], "norm_topk_prob": None}
+    sizes = {"dense_intermediate_size": 64, "expert_intermediate_size": 24, "shared_expert_intermediate_size": None}
+    write_experts(folder, stock, {**SHARED, **IDS, **experts, **sizes, **published}, {})
+    return stock
+
+
+def llada2(folder: Path) -> PreTrainedModel:
+    experts = {"num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5}
+    same = {**SIZES, **HEADS, **experts, "head_dim": 8, "moe_intermediate_size": 24, "first_k_dense_replace": 1}
+    rope = {"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5}
+    stock = Glm4MoeForCausalLM(
+        Glm4MoeConfig(
+            **same, n_routed_experts=8, n_shared_experts=1, use_qk_norm=True, num_mtp_layers=0, rope_parameters=rope
+        )
+    )
+    for name, tensor in stock.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            tensor.copy_(torch.randn(8) / 4)
+    fused = dict(stock.state_dict())
+    for layer in range(2):
+        parts = [fused.pop(f"model.layers.{layer}.self_attn.{part}_proj.weight") for part in "qkv"]
+        fused[f"model.layers.{layer}.attention.query_key_value.weight"] = torch.cat(parts)
+
+    class Fused:
+        def state_dict(self) -> dict[str, Tensor]:
+            return fused
+
+    renames = {
+        r"self_attn\.o_proj": "attention.dense",
+        r"self_attn\.q_norm": "attention.query_layernorm",
+        r"self_attn\.k_norm": "attention.key_layernorm",
+        "e_score_correction_bias": "expert_bias",
+        r"model\.embed_tokens": "model.word_embeddings",
+    }
+    published = {"model_type": "llada2_moe", "num_experts": 8, "num_shared_experts": 1, "partial_rotary_factor": 0.5}
+    flags = {"score_function": "sigmoid", "norm_topk_prob": True, "use_qkv_bias": False, "rope_scaling": None}
+    write_experts(folder, Fused(), {**SHARED, **same, **IDS, **published, **flags}, renames)  # type: ignore[arg-type]
+    return stock
+
+
+def dream(folder: Path) -> PreTrainedModel:
+    stock = Qwen2ForCausalLM(Qwen2Config(**SIZES, **HEADS, rope_theta=700.0))
+    write(folder, stock, {**SHARED, **IDS, "model_type": "Dream", "rope_scaling": None})
+    return stock
+
+
+def fast_dllm_v2(folder: Path) -> PreTrainedModel:
+    stock = Qwen2ForCausalLM(Qwen2Config(**SIZES, **HEADS, rope_theta=700.0))
+    write(folder, stock, {**SHARED, **IDS, "model_type": "Fast_dLLM_Qwen", "bd_size": BLOCK})
+    return stock
+
+
+def sdar(folder: Path) -> PreTrainedModel:
+    stock = Qwen3ForCausalLM(Qwen3Config(**SIZES, **HEADS, rope_theta=700.0, head_dim=16))
+    write(folder, stock, {**SHARED, **IDS, "model_type": "sdar", "head_dim": 16, "block_size": BLOCK})
+    return stock
+
+
+def sdar_moe(folder: Path) -> PreTrainedModel:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+    stock = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **HEADS, **experts, rope_theta=700.0, head_dim=16))
+    write_experts(folder, stock, {**SHARED, **IDS, **experts, "model_type": "sdar_moe", "head_dim": 16}, {})
+    return stock
+
+
+def eurobert(folder: Path) -> PreTrainedModel:
+    stock = EuroBertForMaskedLM(EuroBertConfig(**SIZES, **HEADS, rope_theta=700.0, pad_token_id=EOS))
+    write(folder, stock, {**SHARED, **IDS, "model_type": "eurobert", "mlp_bias": False, "attention_bias": False})
+    return stock
+
+
+def qwen3(folder: Path) -> PreTrainedModel:
+    """Of no family: any causal LM, with the ids that only `spec=` can name."""
+    stock = Qwen3ForCausalLM(Qwen3Config(**SIZES, **HEADS, rope_theta=700.0, head_dim=16))
+    stock.save_pretrained(folder)
+    (folder / "dllm.json").write_text(json.dumps({"mask_id": MASK, "eos_ids": [EOS], "pad_id": EOS}))
+    return stock
+
+
+FAMILIES = [  # writer, token shift, block
+    (llada, 0, None),
+    (llada_moe, 0, None),
+    (llada2, 0, 32),
+    (dream, 1, None),
+    (fast_dllm_v2, 1, BLOCK),
+    (sdar, 0, BLOCK),
+    (sdar_moe, 0, 4),
+    (eurobert, 0, None),
+    (qwen3, 0, None),
+]
+
+
+def make(writer: Callable[[Path], PreTrainedModel], folder: Path) -> PreTrainedModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return writer(folder).eval()
+
+
+def textbook(stock: PreTrainedModel, ids: Tensor, shift: int, block: int | None) -> Tensor:
+    """The stock model's own forward under a hand-made mask, shifted by hand; `[B, T, V]`."""
+    length = ids.shape[1]
+    allowed = torch.zeros(len(ids), 1, length, length, dtype=torch.bool)
+    for q in range(length):
+        for k in range(length):
+            allowed[:, :, q, k] = block is None or k // block <= q // block
+    stock.config.is_causal = False
+    logits = stock(input_ids=ids, attention_mask=allowed).logits
+    return torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if shift else logits
+
+
+@pytest.mark.parametrize(("writer", "shift", "block"), FAMILIES)
+@torch.no_grad()
+def test_logits_are_the_stock_models(tmp_path: Path, writer, shift: int, block: int | None) -> None:
+    stock = make(writer, tmp_path)
+    model = dllm.load(tmp_path)
+    spec = model.spec
+    assert (spec.mask_id, spec.eos_ids, spec.pad_id, spec.shift, spec.block) == (MASK, (EOS,), EOS, shift, block)
+    length = 12 if block != 32 else 40
+    ids = torch.randint(0, 30, (2, length), generator=torch.Generator().manual_seed(1))
+    expected = textbook(stock, ids, shift, block)
+    got = model.full_logits(ids, torch.tensor([3, 3]))
+    torch.testing.assert_close(got[..., :MASK], expected[..., :MASK], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("writer", "shift", "block"), FAMILIES)
+@torch.no_grad()
+def test_a_window_on_kept_kv_equals_the_full_forward(tmp_path: Path, writer, shift: int, block: int | None) -> None:
+    stock = make(writer, tmp_path)
+    model = dllm.load(tmp_path)
+    width = block or BLOCK
+    ids = torch.randint(0, 30, (2, 3 * width), generator=torch.Generator().manual_seed(2))
+    expected = textbook(stock, ids, shift, block)
+    columns = torch.arange(width, 2 * width).expand(2, -1)
+    expected = expected.gather(1, columns[..., None].expand(-1, -1, VOCAB))[..., :MASK]
+    start, end, step = torch.tensor([width, width]), torch.tensor([3 * width] * 2), torch.tensor([0, 0])
+    kv = model.new_kv(start, 3 * width)
+    whole, window = WindowCache(None, None), WindowCache(0, 0)
+    for cache in (whole, window):
+        (plan,) = cache.plan(Progress(start, end, step, step == 0, step < 0, width), model.spec)
+        got = model.logits(ids, plan, columns, end=end, kv=kv)[..., :MASK]
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        step = step + 1
+    assert plan.query.shape[1] == width + shift
+
+
+@pytest.mark.parametrize("writer", [llada, llada2])
+def test_a_loaded_family_is_saved_as_its_stock_backbone(tmp_path: Path, writer) -> None:
+    make(writer, tmp_path)
+    model = dllm.load(tmp_path)
+    dllm.save(model, tmp_path / "again")
+    again = dllm.load(tmp_path / "again")
+    ids = torch.randint(0, 30, (1, 9), generator=torch.Generator().manual_seed(1))
+    assert again.spec == model.spec
+    assert again.full_logits(ids, torch.tensor([3])).equal(model.full_logits(ids, torch.tensor([3])))
+
+
+def test_a_tokenizer_of_hub_code_is_read_by_its_stock_class(tmp_path: Path) -> None:
+    make(dream, tmp_path)
     letters = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
-    (folder / "vocab.json").write_text(json.dumps(letters | {"ab": 26} | {str(i): i + 27 for i in range(9)}))
-    (folder / "merges.txt").write_text("#version: 0.2\na b\n")
-    tokenizer = {
+    (tmp_path / "vocab.json").write_text(json.dumps(letters | {"ab": 26} | {str(i): i + 27 for i in range(9)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
+    config = {
         "tokenizer_class": "DreamTokenizer",
         "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
         "eos_token": "<|endoftext|>",
         "pad_token": "<|endoftext|>",
         "mask_token": "<|mask|>",
-        "added_tokens_decoder": {
-            str(36 + i): {"content": content, "special": True}
-            for i, content in enumerate(("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"))
-        },
+        "added_tokens_decoder": {str(36 + i): {"content": text, "special": True} for i, text in enumerate(special)},
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    return stock
-
-
-@pytest.mark.parametrize(("write", "shift"), [(llada, 0), (dream, 1)])
-@torch.no_grad()
-def test_logits_are_the_stock_models(tmp_path: Path, write, shift: int) -> None:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        stock = write(tmp_path)
-    model = dllm.load(tmp_path)
-    assert (model.spec.mask_id, model.spec.shift, model.spec.eos_ids) == (39, shift, (36,))
-    ids = torch.randint(0, 30, (2, 9), generator=torch.Generator().manual_seed(1))
-    everything = torch.ones(2, 1, 9, 9, dtype=torch.bool)
-    stock.config.is_causal = False
-    expected = stock(input_ids=ids, attention_mask=everything, use_cache=False).logits
-    if shift:
-        expected = torch.cat([expected[:, :1], expected[:, :-1]], dim=1)
-    got = model.full_logits(ids, torch.tensor([3, 3]))
-    torch.testing.assert_close(got[..., :39], expected[..., :39])
-
-
-def test_a_tokenizer_of_hub_code_is_read_by_its_stock_class(tmp_path: Path) -> None:
-    with torch.random.fork_rng():
-        dream(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = dllm.load(tmp_path).tokenizer
     assert tokenizer is not None
     assert tokenizer("abc<|mask|>")["input_ids"] == [26, 2, 39]
     assert (tokenizer.mask_token_id, tokenizer.eos_token_id) == (39, 36)
 
 
-def test_an_unpublished_layout_is_refused(tmp_path: Path) -> None:
-    with torch.random.fork_rng():
-        llada(tmp_path)
+@pytest.mark.parametrize(
+    ("writer", "field", "value"),
+    [
+        (llada, "include_bias", True),
+        (llada, "block_type", "sequential"),
+        (llada_moe, "clip_qkv", 8.0),
+        (llada_moe, "shared_expert_intermediate_size", 16),
+        (llada2, "use_qkv_bias", True),
+        (dream, "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+        (sdar, "use_sliding_window", True),
+        (eurobert, "mlp_bias", True),
+    ],
+)
+def test_an_unpublished_layout_is_refused(tmp_path: Path, writer, field: str, value: object) -> None:
+    make(writer, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"include_bias": True}))
-    with pytest.raises(ValueError, match="has biases or another block type"):
+    (tmp_path / "config.json").write_text(json.dumps(config | {field: value}))
+    with pytest.raises(ValueError, match=f"{field}=.*, which no published checkpoint of this family has"):
         dllm.load(tmp_path)
+
+
+def test_the_family_can_be_named(tmp_path: Path) -> None:
+    make(dream, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "my_dream"}))
+    assert dllm.load(tmp_path, family="dream").spec.shift == 1
+    with pytest.raises(ValueError, match=r"unknown family 'Dreams'; use one of llada, .*, native"):
+        dllm.load(tmp_path, family="Dreams")

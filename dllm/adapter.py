@@ -1,0 +1,113 @@
+"""LoRA adapters (arXiv 2106.09685) through PEFT: attach, detach, merge.
+
+An adapter trained on a published layout names that layout's modules; the model's key map (`dllm.families`) renames
+them. Which modules it covers is read off its tensors, so any way of listing targets works.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import cast
+
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dllm.model import DiffusionLM
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."  # PEFT's, before the trained model's own names
+_TENSOR = re.compile(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])(?:\.default)?\.weight")
+
+
+def attach(model: DiffusionLM, folder: Path) -> None:
+    """Adds the adapter in `folder` to the model, in place: W becomes W + scaling * B @ A in every covered module.
+
+    The scaling is lora_alpha / r (/ sqrt(r) for rslora). The adapter's weights are not trainable and sit on their
+    module's device. Raises ValueError, and leaves the model as it was, when the adapter is absent, not LoRA, not
+    safetensors, or does not fit.
+    """
+    if is_attached(model):
+        raise ValueError(f"{model.name} already has an adapter; merge or detach it first")
+    config, pairs = _read(folder, model)
+    for name, factors in pairs.items():
+        _check(folder, name, factors, model)
+    config.target_modules = sorted(pairs)
+    inject_adapter_in_model(config, model.backbone)
+    tensors = {f"{name}.lora_{part}.default.weight": t for name, pair in pairs.items() for part, t in pair.items()}
+    left = model.backbone.load_state_dict(tensors, strict=False).unexpected_keys
+    assert not left, left
+    model.eval()  # injected dropouts start in training mode
+
+
+def detach(model: DiffusionLM) -> None:
+    """Takes the adapter away, in place; the weights are the original ones."""
+    for name, layer in _layers(model).items():
+        model.backbone.set_submodule(name, cast(nn.Module, layer.get_base_layer()))
+    vars(model.backbone).pop("peft_config", None)
+
+
+def merge(model: DiffusionLM) -> None:
+    """Adds the adapter's product to the weights for good, in place, and takes its layers away."""
+    for layer in _layers(model).values():
+        layer.merge()
+    detach(model)
+
+
+def is_attached(model: DiffusionLM) -> bool:
+    return bool(_layers(model))
+
+
+def _layers(model: DiffusionLM) -> dict[str, LoraLayer]:
+    return {name: module for name, module in model.backbone.named_modules() if isinstance(module, LoraLayer)}
+
+
+def _read(folder: Path, model: DiffusionLM) -> tuple[LoraConfig, dict[str, dict[str, Tensor]]]:
+    """The adapter's config, and its A `[r, in]` and B `[out, r]` by module name of the backbone."""
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise ValueError(f"adapter {str(folder)!r} has no {name} (only safetensors are read)")
+    try:
+        raw, tensors = json.loads((folder / CONFIG).read_text()), load_file(folder / WEIGHTS)
+        kind = raw.get("peft_type")
+        if kind != "LORA" or raw.get("use_dora") or raw.get("modules_to_save") or raw.get("bias", "none") != "none":
+            raise ValueError(f"only plain LoRA is supported, without DoRA, biases or whole modules, not {kind}")
+        if raw.get("alpha_pattern") or raw.get("rank_pattern"):
+            raise ValueError("ranks and scalings that differ between modules are not supported")
+        numbers = {"r", "lora_alpha", "use_rslora", "lora_dropout", "fan_in_fan_out"}
+        config = LoraConfig(**{name: raw[name] for name in numbers if name in raw}, inference_mode=True)
+    except (json.JSONDecodeError, SafetensorError, TypeError, ValueError) as error:
+        raise ValueError(f"cannot read adapter {str(folder)!r}: {error}") from error
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        match = _TENSOR.fullmatch(key)
+        if match is None:
+            raise ValueError(f"adapter {str(folder)!r} holds {key!r}, which is no LoRA factor of a linear layer")
+        pairs.setdefault(_renamed(match[1], model), {})[match[2]] = tensor
+    if not pairs:
+        raise ValueError(f"adapter {str(folder)!r} is empty")
+    return config, pairs
+
+
+def _renamed(module: str, model: DiffusionLM) -> str:
+    """The backbone's name of a module that may have a published one."""
+    key = f"{module}.weight"
+    for pattern, ours in model.keys.items():
+        key = re.sub(pattern, ours, key)
+    return key.removesuffix(".weight")
+
+
+def _check(folder: Path, name: str, factors: dict[str, Tensor], model: DiffusionLM) -> None:
+    """Raises ValueError when the factors do not fit the module of that name."""
+    module = dict(model.backbone.named_modules()).get(name)
+    if not isinstance(module, nn.Linear):
+        raise ValueError(f"adapter {str(folder)!r} is for {name!r}, which is no linear layer of {model.name}")
+    shapes = {part: tuple(tensor.shape) for part, tensor in factors.items()}
+    rank = shapes.get("A", (0,))[0]
+    if shapes != {"A": (rank, module.in_features), "B": (module.out_features, rank)}:
+        raise ValueError(
+            f"adapter {str(folder)!r} has factors of shapes {shapes} for {name!r} of {model.name}, which maps "
+            f"{module.in_features} features to {module.out_features}"
+        )

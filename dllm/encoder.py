@@ -1,0 +1,81 @@
+"""Masked LMs (BERT, RoBERTa, ModernBERT, ESM ...) as denoisers: the stock model with its own head, run on whole
+canvases.
+
+A BERT is a masked diffusion LM without a schedule: it predicts MASKs from both sides. Its K/V is not kept, so only
+cache=none works (`ModelSpec.kv=False`).
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dllm.cache import Plan
+from dllm.kv import ColumnCache
+from dllm.model import DiffusionLM
+from dllm.soft import SoftInput
+from dllm.spec import ModelSpec
+
+
+class EncoderLM(DiffusionLM):
+    """Any transformers model for masked language modelling. Raises ValueError for a spec that no encoder has."""
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        spec: ModelSpec,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        name: str = "model",
+        *,
+        entry: torch.device | None = None,
+    ) -> None:
+        if spec.kv or spec.shift or spec.block or spec.mix or spec.response_position is not None:
+            raise ValueError(
+                f"a masked LM keeps no K/V, shifts no tokens, and has no blocks, mix or response position: {spec}"
+            )
+        super().__init__(backbone, spec, tokenizer, name, entry=entry)
+
+    def _check_attention(self, implementation: str | None) -> None:
+        """A mask over keys alone is something every implementation takes."""
+
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> None:
+        """Nothing is kept. Raises ValueError when the canvas is longer than the model's position embeddings."""
+        longest = getattr(self.backbone.config, "max_position_embeddings", length)
+        if length > longest:
+            raise ValueError(f"a canvas of {length} columns is too long for {self.name}, which has {longest} positions")
+
+    def logits(
+        self,
+        canvas: Int[Tensor, "B T"],
+        plan: Plan,
+        want: Int[Tensor, "R W"],
+        *,
+        end: Int[Tensor, " B"],
+        kv: ColumnCache | None = None,
+        soft: SoftInput | None = None,
+    ) -> Float[Tensor, "R W V"]:
+        """One forward over all columns of the plan's rows, whatever its query; logits for `want`, MASK at -inf."""
+        logits = self._run(canvas[plan.rows], end[plan.rows], soft)
+        return logits.gather(1, want[..., None].expand(-1, -1, logits.shape[-1]))
+
+    def full_logits(
+        self, canvas: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"], end: Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B T V"]:
+        return self._run(canvas, torch.full_like(prompt_len, canvas.shape[1]) if end is None else end)
+
+    def shadow_logits(
+        self, canvas: Tensor, want: Tensor, prompt_len: Tensor, end: Tensor
+    ) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W V"]]:
+        """Not for encoders: a shadow column needs a mask per query."""
+        raise ValueError(f"{self.name} is an encoder and takes no shadow columns; use another decoder")
+
+    def _run(
+        self, tokens: Int[Tensor, "R T"], end: Int[Tensor, " R"], soft: SoftInput | None = None
+    ) -> Float[Tensor, "R T V"]:
+        columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        live = (columns < end[:, None]).long()
+        # ids where possible: some encoders look at them (ESM rescales by the share of MASKs)
+        inputs = {"input_ids": tokens} if soft is None else {"inputs_embeds": self._embed(tokens, columns, end, soft)}
+        logits = self.backbone(**inputs, attention_mask=live).logits.to(tokens.device)
+        logits[..., self.spec.mask_id] = float("-inf")
+        return logits
