@@ -102,7 +102,8 @@ def load(
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
         raise ValueError(f"cannot load model {str(name_or_path)!r} (shipped models: {known}): {reason}") from error
     _check_weights(str(name_or_path), info)
-    entry = _entry(backbone) if "device_map" in pretrained else None
+    placed = "device_map" in pretrained
+    entry = _entry(backbone) if placed else None
     name = Path(str(name_or_path)).name
     if masked:
         model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
@@ -113,10 +114,10 @@ def load(
         model.mix.to(_dtype(dtype))
     if adapter is not None:
         attach(model, Path(adapter))
-    if entry is None:
+    if not placed:
         model.to(device)
     elif model.mix is not None:
-        model.mix.to(entry)
+        model.mix.to(model.device)
     return model.eval()
 
 
@@ -177,10 +178,12 @@ def _check_weights(name: str, info: dict) -> None:
         )
 
 
-def _entry(backbone: PreTrainedModel) -> torch.device:
-    """Where canvases belong: with the first part that is on a GPU, else on the CPU."""
-    places = {str(place): place for place in cast(Any, backbone).hf_device_map.values()}
-    gpus = [place for name, place in places.items() if name not in ("cpu", "disk", "meta")]
+def _entry(backbone: PreTrainedModel) -> torch.device | None:
+    """Where the canvases of a model in several places belong: with its first part on a GPU, else on the CPU."""
+    places = vars(backbone).get("hf_device_map", {}).values()
+    if len(places) < 2:  # accelerate leaves a model in one place alone
+        return None
+    gpus = [place for place in places if str(place) not in ("cpu", "disk")]
     return torch.device(gpus[0] if gpus else "cpu")
 
 

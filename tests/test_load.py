@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import make_model
+from safetensors.torch import load_file, save_file
+from test_families import make, qwen3
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 import dllm
+from decoders import generate
 from dllm import ModelSpec
+from dllm.cache import WindowCache
 from dllm.load import ASSETS
 from dllm.training.scratch import scratch_llama
 from dllm.training.tokenizer import build_tokenizer
@@ -95,3 +101,134 @@ def test_block_causal_mix_looks_back_only() -> None:
 
     assert NeighbourMix(4, look_ahead=False).after is None
     assert make_model("mixed").mix.after is not None
+
+
+@pytest.fixture
+def causal(tmp_path: Path) -> Path:
+    """A causal LM of no family, without spec or tokenizer."""
+    make(qwen3, tmp_path)
+    (tmp_path / "dllm.json").unlink()
+    return tmp_path
+
+
+def add_tokenizer(folder: Path, **special: str) -> None:
+    vocab = {f"w{i}": i for i in range(36)} | {"<eos>": 36, "<mask>": 39}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+
+
+def test_a_spec_can_be_given_in_parts(causal: Path) -> None:
+    with pytest.raises(ValueError, match=r"no tokenizer that names a mask token; give spec\.mask_id"):
+        dllm.load(causal)
+    with pytest.raises(ValueError, match=r"names a end-of-text token; give spec\.eos_ids"):
+        dllm.load(causal, spec={"mask_id": 39})
+    spec = dllm.load(causal, spec={"mask_id": 39, "eos_ids": [36, 35], "block": 4}).spec
+    assert spec == ModelSpec(39, (36, 35), 36, block=4)
+    add_tokenizer(causal, eos_token="<eos>")
+    with pytest.raises(ValueError, match=r"give spec\.mask_id"):
+        dllm.load(causal)
+    assert dllm.load(causal, spec={"mask_id": 39}).spec == ModelSpec(39, (36,), 36)
+    add_tokenizer(causal, eos_token="<eos>", mask_token="<mask>", pad_token="w3")
+    assert dllm.load(causal, spec={"shift": 1}).spec == ModelSpec(39, (36,), 3, shift=1)
+    for spec, message in (({"mask_id": 40}, "mask_id=40 is outside"), ({"mask": 39}, "unexpected keyword .*'mask'")):
+        with pytest.raises(ValueError, match=message):
+            dllm.load(causal, spec=spec)
+
+
+def test_a_chat_template_can_be_given(causal: Path) -> None:
+    spec = {"mask_id": 39, "eos_ids": [36]}
+    messages = [{"role": "system", "content": "w1"}, {"role": "user", "content": "w2"}]
+    with pytest.raises(ValueError, match="no tokenizer to use a chat template with"):
+        dllm.load(causal, spec=spec, chat_template="plain")
+    add_tokenizer(causal, eos_token="<eos>")
+    (causal / "mine.jinja").write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    for template, text in (("plain", "w1\nw2"), (str(causal / "mine.jinja"), "<system>w1<user>w2")):
+        tokenizer = dllm.load(causal, spec=spec, chat_template=template).tokenizer
+        assert tokenizer is not None
+        assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == text
+    for wrong in ("chatml", str(causal / "none.jinja")):
+        with pytest.raises(ValueError, match=r"neither 'plain' nor a \.jinja file"):
+            dllm.load(causal, spec=spec, chat_template=wrong)
+
+
+SPEC = {"mask_id": 39, "eos_ids": [36]}
+
+
+def test_attention_is_sdpa_or_eager(causal: Path) -> None:
+    canvas, prompt_len, end = torch.randint(0, 30, (2, 12)), torch.tensor([3, 5]), torch.tensor([12, 9])
+    for block in (None, 4):
+        spec = SPEC | {"block": block}
+        sdpa, eager = (dllm.load(causal, spec=spec, attn_implementation=name) for name in ("sdpa", "eager"))
+        expected, got = (model.full_logits(canvas, prompt_len, end) for model in (sdpa, eager))
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="attn_implementation='flex_attention' takes no 4-D mask"):
+        dllm.load(causal, spec=SPEC, attn_implementation="flex_attention")
+
+
+def test_a_model_spread_over_places_decodes_the_same(causal: Path) -> None:
+    parts = ("embed_tokens", "rotary_emb", "norm", "layers.0")
+    places = {f"model.{part}": "cpu" for part in parts} | {"lm_head": "cpu", "model.layers.1": "disk"}
+    spread = dllm.load(causal, spec=SPEC, device_map=places, offload_folder=str(causal / "offload"))
+    assert spread.backbone.get_parameter("model.layers.1.mlp.up_proj.weight").is_meta
+    assert spread.device == torch.device("cpu")
+    alone = dllm.load(causal, spec=SPEC)
+    canvas, prompt_len = torch.randint(0, 30, (2, 12)), torch.tensor([3, 5])
+    with torch.no_grad():
+        assert spread.full_logits(canvas, prompt_len).equal(alone.full_logits(canvas, prompt_len))
+    rows = [
+        generate(model, [[1, 2, 3], [4, 5, 6, 7, 8]], cache=WindowCache(0, 0), gen_len=16, block_len=8)
+        for model in (spread, alone)
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_a_quantised_or_mapped_model_is_not_moved(causal: Path) -> None:
+    assert dllm.load(causal, spec=SPEC, device="meta", device_map={"": "cpu"}).device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "no_such"}, r"cannot load model .*no_such"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, r"'t5' is neither a causal nor a masked LM .* llada, "),
+        ({"model_type": "vit"}, r"'vit' is neither a causal nor a masked LM"),
+        (
+            {"num_hidden_layers": 1, "layer_types": ["full_attention"]},
+            r"has 11 weights that its architecture has no place for, first 'model\.layers\.1",
+        ),
+        ({"hidden_size": 16}, "cannot load model"),
+    ],
+)
+def test_other_architectures_are_named(causal: Path, change: dict, message: str) -> None:
+    config = json.loads((causal / "config.json").read_text())
+    (causal / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ValueError, match=message):
+        dllm.load(causal, spec=SPEC)
+
+
+def test_unknown_weights_are_refused_and_spare_ones_are_not(causal: Path) -> None:
+    weights = load_file(causal / "model.safetensors")
+    spare = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8), "pooler.dense.weight": torch.ones(2, 2)}
+    save_file(weights | spare, causal / "model.safetensors", metadata={"format": "pt"})
+    dllm.load(causal, spec=SPEC)
+    save_file(weights | {"model.extra.weight": torch.ones(2)}, causal / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"has 1 weights that .*'model\.extra\.weight'"):
+        dllm.load(causal, spec=SPEC)
+
+
+def test_neither_pickles_nor_hub_code_are_read(causal: Path) -> None:
+    torch.save(load_file(causal / "model.safetensors"), causal / "pytorch_model.bin")
+    dllm.load(causal, spec=SPEC)
+    (causal / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"its weights are pickled \(pytorch_model\.bin\)"):
+        dllm.load(causal, spec=SPEC)
+    for name in ("trust_remote_code", "use_safetensors"):
+        with pytest.raises(ValueError, match=f"{name}=.*: hub code is never run and only safetensors are read"):
+            dllm.load(causal, spec=SPEC, **{name: True})
+
+
+def test_misspelt_arguments_are_named(causal: Path) -> None:
+    with pytest.raises(ValueError, match="unexpected keyword argument 'devise'"):
+        dllm.load(causal, spec=SPEC, devise="cpu")
+    with pytest.raises(ValueError, match="unknown dtype 'float99'"):
+        dllm.load(causal, spec=SPEC, dtype="float99")

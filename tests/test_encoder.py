@@ -1,0 +1,136 @@
+"""Masked LMs as denoisers: stock logits, rows that do not see each other, soft inputs, and what they refuse.
+
+The tests on published weights need DLLM_ANTIBERTY, the wheel `pip download --no-deps antiberty==0.1.3` or its unpacked
+folder.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+import dllm
+from decoders import Decoder, Threshold, generate
+from dllm import ModelSpec
+from dllm.cache import Plan, WindowCache
+from dllm.encoder import EncoderLM
+from dllm.soft import Soft, SoftInput
+
+PAD, CLS, SEP, MASK, VOCAB = 0, 1, 2, 3, 40
+SIZES = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+REST = {"num_attention_heads": 4, "max_position_embeddings": 64, "initializer_range": 0.3, "pad_token_id": PAD}
+STOCK = {
+    "bert": lambda: BertForMaskedLM(BertConfig(**SIZES, **REST)),
+    "roberta": lambda: RobertaForMaskedLM(RobertaConfig(**SIZES, **REST)),
+    "modernbert": lambda: ModernBertForMaskedLM(
+        ModernBertConfig(**SIZES, **REST, local_attention=8, bos_token_id=CLS, eos_token_id=SEP, cls_token_id=CLS)
+    ),
+}
+
+
+@pytest.fixture(params=STOCK)
+def stock(request: pytest.FixtureRequest) -> PreTrainedModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return STOCK[request.param]().eval()
+
+
+@pytest.fixture
+def folder(stock: PreTrainedModel, tmp_path: Path) -> Path:
+    stock.save_pretrained(tmp_path)
+    vocab = {"[PAD]": PAD, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": MASK} | {f"w{i}": i for i in range(4, VOCAB)}
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="w4"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def whole(batch: int, length: int) -> Plan:
+    columns = torch.arange(length).expand(batch, -1)
+    return Plan(torch.arange(batch), columns, torch.full((batch,), length), all_rows=True)
+
+
+@torch.no_grad()
+def test_logits_are_the_stock_models(stock: PreTrainedModel, folder: Path) -> None:
+    model = dllm.load(folder)
+    assert isinstance(model, EncoderLM) and model.spec == ModelSpec(MASK, (SEP,), PAD, kv=False)
+    canvas, end = torch.randint(4, VOCAB, (2, 12)), torch.tensor([12, 7])
+    want = torch.tensor([[4, 5, 6], [2, 3, 4]])
+    got = model.logits(canvas, whole(2, 12), want, end=end, kv=model.new_kv(torch.tensor([1, 1]), 12))
+    for row in range(2):
+        expected = stock(input_ids=canvas[row : row + 1, : end[row]]).logits[0, want[row]]
+        expected[:, MASK] = float("-inf")
+        torch.testing.assert_close(got[row], expected, rtol=1e-5, atol=1e-5)
+    full = model.full_logits(canvas, torch.tensor([1, 1]), end)
+    torch.testing.assert_close(full.gather(1, want[..., None].expand(-1, -1, VOCAB)), got)
+
+
+@torch.no_grad()
+def test_rows_do_not_see_each_other(folder: Path) -> None:
+    model, decoder = dllm.load(folder), Decoder(Threshold(0.2))
+    prompts = [[CLS, 5, 6], [CLS], [CLS, 7, 8, 9, 10, 11, 12], [CLS, 4, 9]]
+    together = generate(model, prompts, decoder=decoder, gen_len=16, block_len=8)
+    alone = [generate(model, [prompt], decoder=decoder, gen_len=16, block_len=8)[0] for prompt in prompts]
+    assert together == alone
+    assert len({row.nfe for row in together}) > 1
+    assert all(MASK not in row.token_ids for row in together)
+
+
+@torch.no_grad()
+def test_soft_inputs_take_the_place_of_mask(stock: PreTrainedModel, folder: Path) -> None:
+    model = dllm.load(folder)
+    canvas = torch.tensor([[CLS, 5, MASK, MASK, 6, 7]])
+    want, end = torch.tensor([[2, 3]]), torch.tensor([6])
+    weights = torch.zeros(1, 2, VOCAB)
+    weights[0, 0, 9] = 1.0
+    soft = SoftInput(Soft(weights, torch.tensor([[0.5, 0.5]])), want, torch.tensor([[True, False]]))
+    table = stock.get_input_embeddings().weight
+    embeds = table[canvas]
+    embeds[0, 2] = table[MASK] + 0.5 * table[9]
+    expected = stock(inputs_embeds=embeds).logits[:, 2:4]
+    got = model.logits(canvas, whole(1, 6), want, end=end, kv=None, soft=soft)
+    plain = model.logits(canvas, whole(1, 6), want, end=end, kv=None)
+    others = torch.arange(VOCAB) != MASK
+    torch.testing.assert_close(got[..., others], expected[..., others], rtol=1e-5, atol=1e-5)
+    assert (got - plain)[..., others].abs().max() > 1e-2
+
+
+def test_what_an_encoder_cannot_do_is_refused(folder: Path) -> None:
+    model = dllm.load(folder)
+    with pytest.raises(ValueError, match="is an encoder and keeps no K/V"):
+        generate(model, [[CLS]], cache=WindowCache(0, 0), gen_len=8, block_len=8)
+    with pytest.raises(ValueError, match=r"65 columns is too long for .*, which has 64 positions"):
+        generate(model, [[CLS]], gen_len=64, block_len=64)
+    with pytest.raises(ValueError, match="takes no shadow columns"):
+        model.shadow_logits(torch.tensor([[CLS, MASK]]), torch.tensor([[1]]), torch.tensor([1]), torch.tensor([2]))
+    for fields in ({"kv": True}, {"shift": 1}, {"block": 4}, {"mix": 1}, {"response_position": 8}):
+        with pytest.raises(ValueError, match="a masked LM keeps no K/V"):
+            dllm.load(folder, spec=fields)
+
+
+def test_it_saves_and_loads(folder: Path, tmp_path: Path) -> None:
+    model = dllm.load(folder)
+    dllm.save(model, tmp_path / "again")
+    canvas, prompt_len = torch.randint(4, VOCAB, (1, 9)), torch.tensor([2])
+    again = dllm.load(tmp_path / "again")
+    assert again.full_logits(canvas, prompt_len).equal(model.full_logits(canvas, prompt_len))
+
+
+def test_heads_that_a_masked_lm_lacks_are_left_out(tmp_path: Path) -> None:
+    from transformers import BertForPreTraining
+
+    with torch.random.fork_rng():
+        BertForPreTraining(BertConfig(**SIZES, **REST)).save_pretrained(tmp_path)
+    model = dllm.load(tmp_path, spec=ModelSpec(MASK, (SEP,), PAD, kv=False))
+    assert not any("pooler" in name or "seq_relationship" in name for name in model.state_dict())
