@@ -4,6 +4,8 @@ The tests on published weights need DLLM_ANTIBERTY, the wheel `pip download --no
 folder.
 """
 
+import os
+import runpy
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,8 @@ from transformers import (
 )
 
 import dllm
-from decoders import Decoder, Threshold, generate
-from dllm import ModelSpec
+from decoders import Decoder, FixedK, Threshold, generate
+from dllm import DiffusionLM, ModelSpec
 from dllm.cache import Plan, WindowCache
 from dllm.encoder import EncoderLM
 from dllm.soft import Soft, SoftInput
@@ -134,3 +136,52 @@ def test_heads_that_a_masked_lm_lacks_are_left_out(tmp_path: Path) -> None:
         BertForPreTraining(BertConfig(**SIZES, **REST)).save_pretrained(tmp_path)
     model = dllm.load(tmp_path, spec=ModelSpec(MASK, (SEP,), PAD, kv=False))
     assert not any("pooler" in name or "seq_relationship" in name for name in model.state_dict())
+
+
+AMINO_ACIDS = set("ACDEFGHIKLMNPQRSTVWY")
+TRASTUZUMAB_VH = "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
+
+
+@pytest.fixture(scope="module")
+def antiberty(tmp_path_factory: pytest.TempPathFactory) -> DiffusionLM:
+    source = os.environ.get("DLLM_ANTIBERTY")
+    if source is None:
+        pytest.skip("DLLM_ANTIBERTY names no antiberty wheel or folder")
+    folder = tmp_path_factory.mktemp("antiberty")
+    script = Path(__file__).parent.parent / "scripts" / "decode_antibody.py"
+    runpy.run_path(str(script))["convert"](Path(source), folder)
+    return dllm.load(folder)
+
+
+def complete(model: DiffusionLM, start: str) -> str:
+    """118 amino acids decoded two at a time, the surest first."""
+    assert model.tokenizer is not None
+    prompt = model.tokenizer.convert_tokens_to_ids(["[CLS]", *start])
+    length = 118 - len(start)
+    with torch.no_grad():
+        (row,) = generate(model, [prompt], decoder=Decoder(FixedK(2)), gen_len=length, block_len=length)
+    assert row.nfe == -(-length // 2)
+    return start + row.text.replace(" ", "")
+
+
+def test_published_weights_write_antibodies(antiberty: DiffusionLM) -> None:
+    """Both conserved cysteines' surroundings, and the last strand, are where every variable domain has them."""
+    light, heavy = complete(antiberty, ""), complete(antiberty, "EVQL")
+    assert set(light) <= AMINO_ACIDS and len(light) == 118
+    assert light[:4] in ("QSAL", "QSVL", "QAVL") and "YYC" in light[80:95] and light.endswith("GGGTKLTVL")
+    assert set(heavy) <= AMINO_ACIDS
+    assert "YYC" in heavy[85:100] and "WVRQ" in heavy[30:42] and heavy.endswith("TVSS")
+
+
+def test_published_weights_restore_a_known_antibody(antiberty: DiffusionLM) -> None:
+    assert antiberty.tokenizer is not None
+    ids = torch.tensor([antiberty.tokenizer.convert_tokens_to_ids(["[CLS]", *TRASTUZUMAB_VH, "[SEP]"])])
+    right = []
+    for seed in range(10):
+        hidden = torch.randperm(120, generator=torch.Generator().manual_seed(seed))[:18] + 1  # 15 %
+        canvas = ids.clone()
+        canvas[0, hidden] = antiberty.spec.mask_id
+        with torch.no_grad():
+            best = antiberty.full_logits(canvas, torch.tensor([1]))[0, hidden].argmax(-1)
+        right.append((best == ids[0, hidden]).float().mean())
+    assert torch.stack(right).mean() >= 0.7
