@@ -147,10 +147,18 @@ def _dtype(dtype: torch.dtype | str) -> torch.dtype:
 
 
 def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM."""
-    for mapping in (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
-        if type(config) in mapping and not config.is_encoder_decoder:
-            return cast(type[PreTrainedModel], mapping[type(config)])
+    """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM that
+    attends wherever its mask allows and whose head gives its logits as they are."""
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_encoder_decoder:
+        return cast(type[PreTrainedModel], MODEL_FOR_MASKED_LM_MAPPING[type(config)])
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder:
+        backbone = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+        if backbone._is_stateful:
+            raise ValueError(f"architecture {config.model_type!r} is recurrent and cannot look ahead")
+        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+            if vars(config).get(name) not in (None, 1):
+                raise ValueError(f"{name}={vars(config)[name]}: logits rescaled after the head are not supported")
+        return backbone
     raise ValueError(
         f"architecture {config.model_type!r} is neither a causal nor a masked LM of transformers, nor one of the "
         f"families {', '.join(FAMILIES)}"

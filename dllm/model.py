@@ -221,6 +221,8 @@ class DiffusionLM(nn.Module):
         embed = self.backbone.get_input_embeddings()
         here = embed(tokens.gather(1, query)).to(tokens.device)
         if soft is not None:
+            if embed.weight.is_meta:
+                raise ValueError("soft inputs mix the whole input embedding, so it cannot be offloaded")
             # where in the window each query column is, -1 outside
             place = torch.where(soft.where, _arange_like(soft.columns), -1)
             place = torch.full_like(tokens, -1).scatter_(1, soft.columns, place).gather(1, query)[..., None]

@@ -16,6 +16,8 @@ from transformers import (
     EuroBertForMaskedLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -188,6 +190,14 @@ def qwen3(folder: Path) -> PreTrainedModel:
     return stock
 
 
+def gpt2(folder: Path) -> PreTrainedModel:
+    """Of no family, with learned positions."""
+    stock = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128))
+    stock.save_pretrained(folder)
+    (folder / "dllm.json").write_text(json.dumps({"mask_id": MASK, "eos_ids": [EOS], "pad_id": EOS, "shift": 1}))
+    return stock
+
+
 FAMILIES = [  # writer, token shift, block
     (llada, 0, None),
     (llada_moe, 0, None),
@@ -198,6 +208,7 @@ FAMILIES = [  # writer, token shift, block
     (sdar_moe, 0, 4),
     (eurobert, 0, None),
     (qwen3, 0, None),
+    (gpt2, 1, None),
 ]
 
 

@@ -9,10 +9,10 @@ from conftest import make_model
 from safetensors.torch import load_file, save_file
 from test_families import make, qwen3
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from transformers import CohereConfig, Gemma2Config, MambaConfig, PreTrainedTokenizerFast
 
 import dllm
-from decoders import generate
+from decoders import Decoder, Smoothing, Threshold, generate
 from dllm import ModelSpec
 from dllm.cache import WindowCache
 from dllm.load import ASSETS
@@ -175,6 +175,9 @@ def test_a_model_spread_over_places_decodes_the_same(causal: Path) -> None:
     canvas, prompt_len = torch.randint(0, 30, (2, 12)), torch.tensor([3, 5])
     with torch.no_grad():
         assert spread.full_logits(canvas, prompt_len).equal(alone.full_logits(canvas, prompt_len))
+    far = dllm.load(causal, spec=SPEC, device_map=places | {"model.embed_tokens": "disk"}, offload_folder=str(causal))
+    with pytest.raises(ValueError, match="soft inputs mix the whole input embedding"):
+        generate(far, [[1, 2, 3]], decoder=Decoder(Threshold(), soft=Smoothing()), gen_len=16, block_len=8)
     rows = [
         generate(model, [[1, 2, 3], [4, 5, 6, 7, 8]], cache=WindowCache(0, 0), gen_len=16, block_len=8)
         for model in (spread, alone)
@@ -182,7 +185,7 @@ def test_a_model_spread_over_places_decodes_the_same(causal: Path) -> None:
     assert rows[0] == rows[1]
 
 
-def test_a_quantised_or_mapped_model_is_not_moved(causal: Path) -> None:
+def test_a_mapped_model_is_not_moved(causal: Path) -> None:
     assert dllm.load(causal, spec=SPEC, device="meta", device_map={"": "cpu"}).device == torch.device("cpu")
 
 
@@ -204,6 +207,20 @@ def test_other_architectures_are_named(causal: Path, change: dict, message: str)
     (causal / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ValueError, match=message):
         dllm.load(causal, spec=SPEC)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MambaConfig(), "'mamba' is recurrent and cannot look ahead"),
+        (Gemma2Config(), r"final_logit_softcapping=30.0: logits rescaled after the head are not supported"),
+        (CohereConfig(), r"logit_scale=0.0625: logits rescaled"),
+    ],
+)
+def test_causal_models_that_would_be_wrong_are_refused(tmp_path: Path, config, message: str) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        dllm.load(tmp_path, spec=SPEC)
 
 
 def test_unknown_weights_are_refused_and_spare_ones_are_not(causal: Path) -> None:

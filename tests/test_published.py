@@ -148,8 +148,8 @@ MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
     "SDAR-8B-Chat": (qwen3, SDAR, "8.19"),
     "SDAR-30B-A3B-Chat": (qwen3_moe, SDAR, "30.53"),
 }
-"""Layout, spec, and parameters in billions: as the models' pages state them, or more exactly (LLaDA2.0-flash: 103 B). For
-SDAR 1.7B and 4B they follow from heads that are taken to be untied."""
+"""Layout, spec, and parameters in billions: as the models' pages state them, or more exactly (LLaDA2.0-flash: 103 B).
+For SDAR 1.7B and 4B they follow from heads that are taken to be untied."""
 
 
 def loaded(shapes: Shapes, renames: dict[str, str], config: dict[str, Any]) -> Shapes:
