@@ -104,6 +104,8 @@ def _check(folder: Path, name: str, factors: dict[str, Tensor], model: Diffusion
     module = dict(model.backbone.named_modules()).get(name)
     if not isinstance(module, nn.Linear):
         raise ValueError(f"adapter {str(folder)!r} is for {name!r}, which is no linear layer of {model.name}")
+    if module.weight.is_meta:
+        raise ValueError(f"{name!r} of {model.name} is offloaded; an adapter needs it on a device")
     shapes = {part: tuple(tensor.shape) for part, tensor in factors.items()}
     rank = shapes.get("A", (0,))[0]
     if shapes != {"A": (rank, module.in_features), "B": (module.out_features, rank)}:

@@ -38,6 +38,16 @@ class EncoderLM(DiffusionLM):
     def _check_attention(self, implementation: str | None) -> None:
         """A mask over keys alone is something every implementation takes."""
 
+    @torch.no_grad()
+    def check_masking(self) -> None:
+        """Raises ValueError when what stands past a row's end changes its logits: some encoders (FNet, ConvBERT) mix
+        columns by other means than attention, and a row would then depend on its neighbours' lengths."""
+        canvas = torch.zeros(2, 8, dtype=torch.long, device=self.device)
+        canvas[1, 4:] = 1
+        one, other = self._run(canvas, torch.full((2,), 4, device=self.device))[:, :4].float().nan_to_num(neginf=0.0)
+        if (one - other).abs().max() > 0.01 * one.abs().max():
+            raise ValueError(f"{self.name} mixes columns that its attention mask hides, so rows cannot be batched")
+
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> None:
         """Nothing is kept. Raises ValueError when the canvas is longer than the model's position embeddings."""
         longest = getattr(self.backbone.config, "max_position_embeddings", length)
@@ -74,7 +84,9 @@ class EncoderLM(DiffusionLM):
     ) -> Float[Tensor, "R T V"]:
         columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         live = (columns < end[:, None]).long()
-        # ids where possible: some encoders look at them (ESM rescales by the share of MASKs)
+        # ids where possible: some encoders look at them (ESM drops MASK's embedding and rescales the others)
+        if soft is not None and vars(self.backbone.config).get("token_dropout"):
+            raise ValueError(f"{self.name} drops the embedding of MASK, so it takes no soft inputs")
         inputs = {"input_ids": tokens} if soft is None else {"inputs_embeds": self._embed(tokens, columns, end, soft)}
         logits = self.backbone(**inputs, attention_mask=live).logits.to(tokens.device)
         logits[..., self.spec.mask_id] = float("-inf")

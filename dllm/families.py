@@ -111,6 +111,7 @@ def _shared(raw: Config, *more: str) -> dict[str, Any]:
 def _qwen2_config(raw: Config) -> Qwen2Config:
     """Dream and DiffuCoder are Qwen2 (q/k/v biases) without causal mask (Dream, arXiv 2508.15487), Fast-dLLM v2 is
     one with a block-causal mask (arXiv 2509.26328)."""
+    _only(raw, block_size=None)  # a block-diffusion model that calls itself Dream predicts without the shift
     return Qwen2Config(**_shared(raw))
 
 
@@ -278,7 +279,7 @@ FAMILIES: dict[str, Family] = {
     "eurobert": Family(_eurobert_config, _eurobert_spec, LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
 }
 """LLaDA-8B Base and Instruct and LLaDA-1.5 are `llada`; Dream, DiffuCoder and Dream-Coder `dream`; LLaDA2.x mini and
-flash `llada2`."""
+flash `llada2`; SDAR and TraDo `sdar`."""
 
 MODEL_TYPES = {
     "llada": "llada",

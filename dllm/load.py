@@ -107,6 +107,7 @@ def load(
     name = Path(str(name_or_path)).name
     if masked:
         model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
+        model.check_masking()
     else:
         model = DiffusionLM(backbone, spec, tokenizer, name, keys=chosen.keys if chosen else None, entry=entry)
     if model.mix is not None:

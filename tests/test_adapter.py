@@ -152,3 +152,14 @@ def test_an_adapter_of_another_family_is_refused(tmp_path: Path) -> None:
     write_adapter(tmp_path / "adapter")
     with pytest.raises(ValueError, match=r"is for 'model.transformer.blocks.0.q_proj', which is no linear layer of"):
         dllm.load(tmp_path, adapter=tmp_path / "adapter")
+
+
+def test_an_offloaded_layer_takes_no_adapter(tmp_path: Path) -> None:
+    make(llada, tmp_path)
+    write_adapter(tmp_path / "adapter")
+    places = {f"model.{part}": "cpu" for part in ("embed_tokens", "rotary_emb", "norm", "layers.0")}
+    places |= {"lm_head": "cpu", "model.layers.1": "disk"}
+    model = dllm.load(tmp_path, device_map=places, offload_folder=str(tmp_path / "offload"))
+    with pytest.raises(ValueError, match=r"'model\.layers\.1\..*' of .* is offloaded"):
+        attach(model, tmp_path / "adapter")
+    assert not is_attached(model)

@@ -12,10 +12,16 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 from transformers import (
+    AutoModelForMaskedLM,
     BertConfig,
     BertForMaskedLM,
+    BertForPreTraining,
+    ConvBertConfig,
+    EsmConfig,
+    FNetConfig,
     ModernBertConfig,
     ModernBertForMaskedLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
@@ -23,7 +29,7 @@ from transformers import (
 )
 
 import dllm
-from decoders import Decoder, FixedK, Threshold, generate
+from decoders import Decoder, FixedK, Smoothing, Threshold, generate
 from dllm import DiffusionLM, ModelSpec
 from dllm.cache import Plan, WindowCache
 from dllm.encoder import EncoderLM
@@ -121,6 +127,24 @@ def test_what_an_encoder_cannot_do_is_refused(folder: Path) -> None:
             dllm.load(folder, spec=fields)
 
 
+@pytest.mark.parametrize("config", [FNetConfig(**SIZES), ConvBertConfig(**SIZES, **REST, embedding_size=32)])
+def test_an_encoder_that_mixes_columns_otherwise_is_refused(tmp_path: Path, config: PreTrainedConfig) -> None:
+    with torch.random.fork_rng():
+        AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="mixes columns that its attention mask hides"):
+        dllm.load(tmp_path, spec=ModelSpec(MASK, (SEP,), PAD, kv=False))
+
+
+def test_an_encoder_that_drops_mask_takes_no_soft_inputs(tmp_path: Path) -> None:
+    config = EsmConfig(**SIZES, **REST, mask_token_id=MASK, token_dropout=True, position_embedding_type="rotary")
+    with torch.random.fork_rng():
+        AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
+    model = dllm.load(tmp_path, spec=ModelSpec(MASK, (SEP,), PAD, kv=False))
+    assert len(generate(model, [[CLS]], gen_len=8, block_len=8)[0].token_ids) > 0
+    with pytest.raises(ValueError, match="so it takes no soft inputs"):
+        generate(model, [[CLS]], decoder=Decoder(Threshold(), soft=Smoothing()), gen_len=8, block_len=8)
+
+
 def test_it_saves_and_loads(folder: Path, tmp_path: Path) -> None:
     model = dllm.load(folder)
     dllm.save(model, tmp_path / "again")
@@ -130,8 +154,6 @@ def test_it_saves_and_loads(folder: Path, tmp_path: Path) -> None:
 
 
 def test_heads_that_a_masked_lm_lacks_are_left_out(tmp_path: Path) -> None:
-    from transformers import BertForPreTraining
-
     with torch.random.fork_rng():
         BertForPreTraining(BertConfig(**SIZES, **REST)).save_pretrained(tmp_path)
     model = dllm.load(tmp_path, spec=ModelSpec(MASK, (SEP,), PAD, kv=False))

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import (
     EuroBertConfig,
@@ -21,6 +23,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -297,6 +300,19 @@ def test_a_tokenizer_of_hub_code_is_read_by_its_stock_class(tmp_path: Path) -> N
     assert (tokenizer.mask_token_id, tokenizer.eos_token_id) == (39, 36)
 
 
+@pytest.mark.parametrize("writer", [llada, llada_moe, llada2, eurobert])
+def test_a_tokenizer_file_is_read_as_it_is(tmp_path: Path, writer) -> None:
+    make(writer, tmp_path)
+    vocab = {f"w{i}": i for i in range(36)} | {"<eos>": EOS, "<mask>": MASK}
+    written = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(vocab, unk_token="w0")), eos_token="<eos>", mask_token="<mask>"
+    )
+    written.save_pretrained(tmp_path)
+    tokenizer = dllm.load(tmp_path).tokenizer
+    assert tokenizer is not None and tokenizer("w7")["input_ids"] == [7]
+    assert (tokenizer.mask_token_id, tokenizer.eos_token_id) == (MASK, EOS)
+
+
 @pytest.mark.parametrize(
     ("writer", "field", "value"),
     [
@@ -306,6 +322,7 @@ def test_a_tokenizer_of_hub_code_is_read_by_its_stock_class(tmp_path: Path) -> N
         (llada_moe, "shared_expert_intermediate_size", 16),
         (llada2, "use_qkv_bias", True),
         (dream, "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+        (dream, "block_size", 32),
         (sdar, "use_sliding_window", True),
         (eurobert, "mlp_bias", True),
     ],

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import make_model
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
 from safetensors.torch import load_file, save_file
 from test_families import make, qwen3
 from tokenizers import Tokenizer, models
@@ -133,6 +135,13 @@ def test_a_spec_can_be_given_in_parts(causal: Path) -> None:
     for spec, message in (({"mask_id": 40}, "mask_id=40 is outside"), ({"mask": 39}, "unexpected keyword .*'mask'")):
         with pytest.raises(ValueError, match=message):
             dllm.load(causal, spec=spec)
+
+
+def test_the_command_line_can_give_parts_of_a_spec(causal: Path) -> None:
+    given = ["+model.spec.mask_id=39", "+model.spec.eos_ids=[36]", "+model.attn_implementation=eager"]
+    with initialize_config_module("conf", version_base=None):
+        config = compose("run", ["model=local", f"model.name_or_path={causal}", *given])
+    assert instantiate(config.model).spec == ModelSpec(39, (36,), 36)
 
 
 def test_a_chat_template_can_be_given(causal: Path) -> None:
