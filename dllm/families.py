@@ -96,14 +96,12 @@ def _llada_spec(raw: Config) -> ModelSpec:
 
 
 def _shared(raw: Config, *more: str) -> dict[str, Any]:
-    """The fields that have the same names everywhere."""
-    names = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
-        "max_position_embeddings rms_norm_eps"
-    ).split()
+    """The fields that have the same names everywhere; those with a default of transformers may be left out."""
+    needed = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads".split()
+    optional = ("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", *more)
     _only(raw, rope_scaling=None, use_sliding_window=False, hidden_act="silu")
     rope = raw.get("rope_parameters") or {"rope_type": "default", "rope_theta": raw["rope_theta"]}
-    same = {name: raw[name] for name in (*names, *more) if name in raw or name in names[:5]}
+    same = {name: raw[name] for name in needed} | {name: raw[name] for name in optional if name in raw}
     tied = raw.get("tie_word_embeddings", False)
     return same | {"rope_parameters": rope, "tie_word_embeddings": tied, "bos_token_id": None, "eos_token_id": None}
 

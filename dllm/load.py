@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
@@ -80,7 +81,7 @@ def load(
     try:
         raw, _ = PreTrainedConfig.get_config_dict(path, **hub)
         chosen = recognise(raw, family)
-        config = AutoConfig.from_pretrained(path, **hub) if chosen is None else chosen.config(raw)
+        config = _native_config(path, raw, hub) if chosen is None else chosen.config(raw)
         config.is_causal = False
         backbone_type = _native_backbone(config) if chosen is None else chosen.backbone
         _refuse_pickles(path)
@@ -112,14 +113,10 @@ def load(
         model = DiffusionLM(backbone, spec, tokenizer, name, keys=chosen.keys if chosen else None, entry=entry)
     if model.mix is not None:
         _load_mix(model, path, hub)
-        model.mix.to(_dtype(dtype))
+        model.mix.to(model.device, _dtype(dtype))
     if adapter is not None:
         attach(model, Path(adapter))
-    if not placed:
-        model.to(device)
-    elif model.mix is not None:
-        model.mix.to(model.device)
-    return model.eval()
+    return model.eval() if placed else model.to(device).eval()
 
 
 def save(model: DiffusionLM, folder: Path) -> None:
@@ -147,6 +144,19 @@ def _dtype(dtype: torch.dtype | str) -> torch.dtype:
     return dtype
 
 
+def _native_config(path: str, raw: Mapping[str, Any], hub: dict) -> PreTrainedConfig:
+    if raw.get("model_type") not in CONFIG_MAPPING:
+        raise _unknown(raw.get("model_type"))
+    return AutoConfig.from_pretrained(path, **hub)
+
+
+def _unknown(model_type: str | None) -> ValueError:
+    return ValueError(
+        f"architecture {model_type!r} is neither a causal nor a masked LM of transformers, nor one of the families "
+        f"{', '.join(FAMILIES)}"
+    )
+
+
 def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM that
     attends wherever its mask allows and whose head gives its logits as they are."""
@@ -160,10 +170,7 @@ def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
             if vars(config).get(name) not in (None, 1):
                 raise ValueError(f"{name}={vars(config)[name]}: logits rescaled after the head are not supported")
         return backbone
-    raise ValueError(
-        f"architecture {config.model_type!r} is neither a causal nor a masked LM of transformers, nor one of the "
-        f"families {', '.join(FAMILIES)}"
-    )
+    raise _unknown(config.model_type)
 
 
 def _refuse_pickles(path: str) -> None:
@@ -236,9 +243,9 @@ def _spec(
     else:
         known = _special_ids(tokenizer) | {"kv": keeps_kv}
     fields: dict[str, Any] = known | dict(given or {})
-    for name, what in (("mask_id", "mask token"), ("eos_ids", "end-of-text token")):
+    for name, what in (("mask_id", "a mask token"), ("eos_ids", "an end-of-text token")):
         if name not in fields:
-            raise ValueError(f"it has no {SPEC_FILE} and no tokenizer that names a {what}; give spec.{name}")
+            raise ValueError(f"it has no {SPEC_FILE} and no tokenizer that names {what}; give spec.{name}")
     eos_ids = tuple(fields["eos_ids"])
     return ModelSpec(**{"pad_id": eos_ids[0], **fields, "eos_ids": eos_ids})
 
