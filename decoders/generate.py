@@ -1,5 +1,6 @@
 """Library use: prompts in, texts out, with what they cost."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -16,7 +17,7 @@ from dllm.guidance import Guided
 from dllm.model import DiffusionLM
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]  # raw text, token ids, or chat messages
-Template = Sequence[str | int]  # fixed texts, and numbers of tokens to decode between them
+Template = str | Sequence[str | int]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ def generate(
 
     prompts: raw texts, token ids, or chat messages (rendered with the tokenizer's chat template). gen_len: tokens to
     decode, for all prompts or for each. templates: instead of it, what each response looks like: `['{"name": "', 4,
-    '", "age": ', 2, "}"]` decodes 4 and 2 tokens into a JSON skeleton, `[16, " The end."]` fills in before a suffix.
+    '", "age": ', 2, "}"]` decodes 4 and 2 tokens into a JSON skeleton, `[16, " The end."]` fills in before a suffix,
+    `'["[MASK]", "[MASK]"]'` decodes a token for each [MASK] (ParallelBench's output formats).
     The decoder defaults to a 0.9 confidence threshold, the stop rule to StrictEos. Raises ValueError for an empty
     prompt, lengths or a cache that do not fit.
     """
@@ -86,7 +88,8 @@ def encode(model: DiffusionLM | Guided, prompt: Prompt, index: int = 0) -> list[
             ids = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
         elif model.tokenizer.chat_template is None:
             raise ValueError(
-                f"the tokenizer of model {model.name!r} has no chat template; give prompts as text or token ids"
+                f"the tokenizer of model {model.name!r} has no chat template; load the model with "
+                'chat_template="plain", or give prompts as text or token ids'
             )
         elif not any(message["content"].strip() for message in cast(Sequence[Mapping[str, str]], prompt)):
             ids = []
@@ -102,6 +105,8 @@ def encode(model: DiffusionLM | Guided, prompt: Prompt, index: int = 0) -> list[
 
 def encode_template(model: DiffusionLM | Guided, template: Template) -> list[int]:
     """Token ids of a response's fixed parts, with MASKs between them. Each part is tokenized on its own."""
+    if isinstance(template, str):
+        template = [1 if part == "[MASK]" else part for part in re.split(r"(\[MASK\])", template) if part]
     ids: list[int] = []
     for part in template:
         if isinstance(part, int):

@@ -81,7 +81,7 @@ def load(
     try:
         raw, _ = PreTrainedConfig.get_config_dict(path, **hub)
         chosen = recognise(raw, family)
-        config = _native_config(path, raw, hub) if chosen is None else chosen.config(raw)
+        config, family_spec = (_native_config(path, raw, hub), None) if chosen is None else _translated(chosen, raw)
         config.is_causal = False
         backbone_type = _native_backbone(config) if chosen is None else chosen.backbone
         _refuse_pickles(path)
@@ -97,7 +97,7 @@ def load(
         backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
         tokenizer = _tokenizer(path, config, chosen, chat_template, hub)
         masked = chosen is None and type(config) in MODEL_FOR_MASKED_LM_MAPPING
-        spec = _spec(path, tokenizer, chosen.spec(raw) if chosen else None, spec, keeps_kv=not masked, hub=hub)
+        spec = _spec(path, tokenizer, family_spec, spec, keeps_kv=not masked, hub=hub)
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
         known = ", ".join(shipped_models()) or "none"
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
@@ -142,6 +142,13 @@ def _dtype(dtype: torch.dtype | str) -> torch.dtype:
             raise ValueError(f"unknown dtype {dtype!r}; use float32, bfloat16 or float16")
         return found
     return dtype
+
+
+def _translated(family: Family, raw: Mapping[str, Any]) -> tuple[PreTrainedConfig, ModelSpec]:
+    try:
+        return family.config(raw), family.spec(raw)
+    except KeyError as error:
+        raise ValueError(f"its config.json has no {error}, which its family needs") from error
 
 
 def _native_config(path: str, raw: Mapping[str, Any], hub: dict) -> PreTrainedConfig:

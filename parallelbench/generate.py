@@ -73,10 +73,12 @@ class DiffusionGenerator:
         return {"model": self.model.name, "parameters": parameters, "dtype": dtype, "device": device_name(self.model)}
 
     def fingerprint(self) -> str:
-        """A hash of every weight's name, shape and float64 sum."""
+        """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are not there, name and
+        shape)."""
         digest = hashlib.sha256()
         for name, weight in self.model.named_parameters():
-            digest.update(f"{name} {tuple(weight.shape)} {weight.sum(dtype=torch.float64).item():.12g}".encode())
+            total = "offloaded" if weight.is_meta else f"{weight.sum(dtype=torch.float64).item():.12g}"
+            digest.update(f"{name} {tuple(weight.shape)} {total}".encode())
         return digest.hexdigest()[:16]
 
     def _decode(self, batch: Sequence[Messages], max_steps: int | None) -> Sequence[Generation]:

@@ -24,10 +24,10 @@ CONFIG, RUN, SAMPLES, SHARD = "config.yaml", "run.json", "samples.jsonl", "sampl
 class Record:
     """One decoded and scored sample.
 
-    prompt: the user's text; data, target: what the scorer needs. num_tokens: response tokens before EOS (those of
-    token_ids). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each response column, -1
-    for none. latency_s: wall seconds of its batch, which held batch_size samples and is
-    named by its first.
+    prompt: the user's text; data, target: what the scorer needs. num_tokens: decoded tokens before EOS (those of
+    token_ids that were not given). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each
+    response column, -1 for none. latency_s: wall seconds of its batch, which held batch_size samples and is named by
+    its first.
     """
 
     id: str

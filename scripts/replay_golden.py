@@ -142,7 +142,8 @@ def compare(trace: dict, row: int, ours: Changes, canvas: list[int], dense: bool
 
 
 def check_logits(folder: Path, name: str) -> str | None:
-    """Full, cached, prefix and dual forwards of a model against its recorded logits (largest difference 1e-4)."""
+    """Full, cached, prefix, dual and vicinity forwards of a model against its recorded logits, and its values in the
+    cache (largest difference 1e-4). A shifted model's full forward must be the recorded one moved by a column."""
     about = json.loads((folder / "logits" / f"{name}.json").read_text())
     recorded = load_file(folder / "logits" / f"{name}.safetensors")
     model: Any
@@ -150,8 +151,11 @@ def check_logits(folder: Path, name: str) -> str | None:
         model = TableModel(folder / "models" / about["model"], ModelSpec(199, (198,), 197))
     else:
         model = dllm.load(folder / "models" / about["model"])
-        model.spec = replace(model.spec, shift=0)  # the recordings are not shifted
-    mask_id = model.spec.mask_id
+    spec = model.spec
+    model.spec = replace(spec, shift=0)  # the recordings are not shifted
+
+    def start(canvas: Tensor) -> Any:
+        return model.new_kv(torch.ones(len(canvas), dtype=torch.long), canvas.shape[1])
 
     def forward(canvas: Tensor, kv: Any, first: int, stop: int) -> Tensor:
         rows = torch.arange(len(canvas))
@@ -159,30 +163,34 @@ def check_logits(folder: Path, name: str) -> str | None:
         plan = Plan(rows, query, torch.full_like(rows, stop - first), all_rows=True)
         return model.logits(canvas, plan, query, end=torch.full_like(rows, canvas.shape[1]), kv=kv)
 
-    ids = recorded["full.ids"]
-    length = ids.shape[1]
-    kv = model.new_kv(torch.ones(len(ids), dtype=torch.long), length)
-    pairs = {"full": (forward(ids, kv, 0, length), recorded["full.logits"])}
-    canvas = recorded["cache.ids"].clone()
-    length = canvas.shape[1]
-    kv = model.new_kv(torch.ones(1, dtype=torch.long), length)
-    pairs["cache"] = (forward(canvas, kv, 0, length), recorded["cache.logits"])
-    starts = {case["name"]: case.get("start") for case in about["cases"]}
-    if isinstance(starts.get("dual"), int):
-        first, width = starts["dual"], recorded["dual.ids_block_1"].shape[1]
-        for number in (1, 2):
-            canvas[:, first : first + width] = recorded[f"dual.ids_block_{number}"]
-            pairs[f"dual {number}"] = (forward(canvas, kv, first, first + width), recorded[f"dual.logits_{number}"])
-        canvas = recorded["cache.ids"].clone()
-        forward(canvas, kv, 0, length)
-    if isinstance(starts.get("prefix"), int):
-        canvas[:, starts["prefix"] :] = recorded["prefix.ids_suffix"]
-        pairs["prefix"] = (forward(canvas, kv, starts["prefix"], length), recorded["prefix.logits"])
-    vocab = [i for i in range(pairs["full"][0].shape[-1]) if i != mask_id]
+    ids, before = recorded["full.ids"], recorded["cache.ids"]
+    pairs = {"full": (forward(ids, start(ids), 0, ids.shape[1]), recorded["full.logits"])}
+    if spec.shift:
+        model.spec = spec
+        pairs["shifted"] = (forward(ids, start(ids), 0, ids.shape[1])[:, 1:], recorded["full.logits"][:, :-1])
+        model.spec = replace(spec, shift=0)
+    kv = start(before)
+    pairs["cache"] = (forward(before, kv, 0, before.shape[1]), recorded["cache.logits"])
+    for number, layer in enumerate(getattr(kv, "layers", ())):
+        theirs = recorded[f"cache.v{number}"]
+        theirs = theirs if theirs.ndim == 4 else theirs.unflatten(-1, (-1, layer.values.shape[-1])).transpose(1, 2)
+        pairs[f"values of layer {number}"] = (layer.values, theirs)
+    for case in about["cases"]:
+        canvas, kv, first = before.clone(), start(before), case.get("start")
+        forward(canvas, kv, 0, canvas.shape[1])  # what the cached forward finds
+        changes = {
+            "dual": [("dual.ids_block_1", "dual.logits_1"), ("dual.ids_block_2", "dual.logits_2")],
+            "prefix": [("prefix.ids_suffix", "prefix.logits")],
+            "window": [("window.ids", "window.logits")],
+        }
+        for new, expected in changes.get(case["name"], []):
+            stop = first + recorded[new].shape[1]
+            canvas[:, first:stop] = recorded[new]
+            pairs[expected] = (forward(canvas, kv, first, stop), recorded[expected])
     for case, (ours, theirs) in pairs.items():
-        difference = float((ours[..., vocab] - theirs[..., vocab]).abs().max())
-        if difference > 1e-4:
-            return f"{case}: logits differ by {difference:.2g}"
+        difference = float((ours - theirs)[~ours.isneginf()].abs().max())  # MASK is never offered
+        if not difference <= 1e-4:
+            return f"{case}: differs by {difference:.2g}"
     return None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from test_cache import progress
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
@@ -33,7 +34,7 @@ from transformers import (
 )
 
 import dllm
-from dllm.cache import Progress, WindowCache
+from dllm.cache import WindowCache
 
 EOS, MASK, VOCAB, BLOCK = 36, 39, 40, 4
 SIZES = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -257,14 +258,12 @@ def test_a_window_on_kept_kv_equals_the_full_forward(tmp_path: Path, writer, shi
     expected = textbook(stock, ids, shift, block)
     columns = torch.arange(width, 2 * width).expand(2, -1)
     expected = expected.gather(1, columns[..., None].expand(-1, -1, VOCAB))[..., :MASK]
-    start, end, step = torch.tensor([width, width]), torch.tensor([3 * width] * 2), torch.tensor([0, 0])
-    kv = model.new_kv(start, 3 * width)
-    whole, window = WindowCache(None, None), WindowCache(0, 0)
-    for cache in (whole, window):
-        (plan,) = cache.plan(Progress(start, end, step, step == 0, step < 0, width), model.spec)
+    end, kv = torch.tensor([3 * width] * 2), model.new_kv(torch.tensor([width] * 2), 3 * width)
+    for step, cache in enumerate((WindowCache(None, None), WindowCache(0, 0))):
+        state = progress([width] * 2, end.tolist(), [step] * 2, window=width, prompt_len=width)
+        (plan,) = cache.plan(state, model.spec)
         got = model.logits(ids, plan, columns, end=end, kv=kv)[..., :MASK]
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
-        step = step + 1
     assert plan.query.shape[1] == width + shift
 
 
@@ -342,3 +341,10 @@ def test_the_family_can_be_named(tmp_path: Path) -> None:
     assert dllm.load(tmp_path, family="dream").spec.shift == 1
     with pytest.raises(ValueError, match=r"unknown family 'Dreams'; use one of llada, .*, native"):
         dllm.load(tmp_path, family="Dreams")
+
+
+def test_a_family_that_the_config_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        llada(tmp_path)
+    with pytest.raises(ValueError, match=r"its config\.json has no 'hidden_size', which its family needs"):
+        dllm.load(tmp_path, family="dream")

@@ -40,6 +40,12 @@ def test_a_model_without_tokenizer_takes_ids() -> None:
         generate(model, ["hello"], gen_len=8, block_len=8)
 
 
+def test_messages_need_a_chat_template(tiny: dllm.DiffusionLM, monkeypatch) -> None:
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
+    with pytest.raises(ValueError, match='no chat template; load the model with chat_template="plain"'):
+        generate(tiny, [[{"role": "user", "content": "hello"}]])
+
+
 @pytest.mark.parametrize("prompt", ["", [], [{"role": "user", "content": " "}]])
 def test_empty_prompts_are_refused(tiny: dllm.DiffusionLM, prompt) -> None:
     with pytest.raises(ValueError, match="prompt 1 is empty; give at least one token"):

@@ -55,6 +55,7 @@ from decoders import (
     decode,
 )
 from decoders.loop import DecodedRow
+from decoders.testing import HashModel
 from decoders.types import Update
 from dllm import DiffusionLM
 from dllm.cache import BlockCache, DelayedCache, SubBlockCache, WindowCache
@@ -223,6 +224,18 @@ def test_approximate_caches_query_less(prompts) -> None:
     suffixes = sum(GEN - start for start in range(0, GEN, BLOCK))
     assert cost["prefix"].queried == (length + GEN) * (GEN // BLOCK) + suffixes * (BLOCK - 1)
     assert cost["dual"].queried == (length + GEN) * (GEN // BLOCK) + BLOCK * (BLOCK - 1) * (GEN // BLOCK)
+
+
+@pytest.mark.parametrize(("k", "share"), [(1, 0.10), (2, 0.13), (4, 0.18)])
+def test_a_dual_cache_queries_less_than_a_quarter(k: int, share: float) -> None:
+    """Prompt 256, 256 tokens, blocks of 32, whatever the model computes."""
+    prompt = [1 + i % 30 for i in range(256)]
+    parts = {"gen_len": 256, "block_len": 32, "decoder": Decoder(FixedK(k)), "stop": Never()}
+    none, dual = (
+        decode(HashModel(), [prompt], cache=cache, **parts)[0].queried for cache in (NO_CACHE, WindowCache(0, 0))
+    )
+    assert none == 256 // k * 512 and dual == 8 * 512 + (256 // k - 8) * 32
+    assert dual / none < share
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

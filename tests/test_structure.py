@@ -141,6 +141,8 @@ def test_templates_of_text() -> None:
     assert out.text.startswith('["') and out.text.endswith('"]') and '", "' in out.text
     assert out.num_tokens == 4 < len(out.token_ids)
     assert out.tokens_per_forward == out.num_tokens / out.nfe
+    (same,) = generate(model, [prompt], templates=['["[MASK][MASK]", "[MASK][MASK]"]'], decoder=Decoder(Threshold(0.9)))
+    assert same == out
 
 
 def test_structure_saves_forwards_over_the_same_model(prompts) -> None:
