@@ -126,9 +126,9 @@ def check_parts(spec: ModelSpec, decoder: Decoder, cache: CacheStrategy) -> None
 def _forward_windows(
     model: Denoiser, state: DecodeState, kv: Any, plans: Iterable[Plan], before: Tensor | None
 ) -> Float[Tensor, "B W V"]:
-    """Logits for every row's window; counts NFE and queried columns. Columns that a plan does not want keep their
-    logits of `before`; those of rows that are done mean nothing."""
-    columns, soft, logits = state.columns, state.soft_input, None
+    """Logits for every row's window; counts NFE and queried columns. Columns that no plan wants keep their logits in
+    `before`, which is overwritten; those of rows that are done mean nothing."""
+    columns, soft, logits = state.columns, state.soft_input, before
     for plan in plans:
         plan = plan.to(state.canvas.device)
         extra = {} if soft is None else {"soft": soft[plan.rows]}
@@ -136,15 +136,12 @@ def _forward_windows(
         part = model.logits(state.canvas, plan, want, end=state.end, kv=kv, **extra)
         state.nfe[plan.rows] += 1
         state.queried[plan.rows] += plan.num_queried * getattr(model, "passes", 1)
-        if plan.want is not None:
-            assert before is not None, "a row's first forward wants its whole window"
-            place = (plan.want - columns[plan.rows, :1])[..., None].expand_as(part)
-            part = before[plan.rows].scatter(1, place, part)
-        if plan.all_rows:
+        if plan.want is None and plan.all_rows:
             return part
         if logits is None:
+            assert plan.want is None, "a row's first forward wants its whole window"
             logits = part.new_zeros((len(columns), *part.shape[1:]))
-        logits[plan.rows] = part
+        logits[plan.rows[:, None], want - columns[plan.rows, :1]] = part
     assert logits is not None, "a cache strategy must plan for every row that is not done"
     return logits
 

@@ -53,6 +53,7 @@ def load(
     family: str | None = None,
     adapter: str | Path | None = None,
     chat_template: str | None = None,
+    compile: bool = False,
     **pretrained: Any,
 ) -> DiffusionLM:
     """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
@@ -60,7 +61,8 @@ def load(
     device: a torch device, or "auto" for a GPU where there is one. spec: instead of the recognised one; a mapping
     replaces some of its fields. family: instead of the one that config.json names (`dllm.families.FAMILIES`, or
     "native"). adapter: a folder of LoRA weights. chat_template: "plain" (message contents as they are) or a .jinja
-    file, instead of the tokenizer's. pretrained: for transformers' `from_pretrained`: device_map (which then decides
+    file, instead of the tokenizer's. compile: torch.compile the transformer (a minute at first; on a CPU it
+    needs a C++ compiler). pretrained: for transformers' `from_pretrained`: device_map (which then decides
     in place of device), max_memory, offload_folder, attn_implementation, quantization_config, revision ...
 
     Raises ValueError, naming what is wrong, when the checkpoint is absent, incomplete, corrupt, of no known
@@ -116,6 +118,8 @@ def load(
         model.mix.to(model.device, _dtype(dtype))
     if adapter is not None:
         attach(model, Path(adapter))
+    if compile:  # symbolic sizes: rows finish, so batches shrink
+        (backbone if masked else backbone.get_decoder()).compile(dynamic=True)
     return model.eval() if placed else model.to(device).eval()
 
 

@@ -1,6 +1,7 @@
 """Checkpoints in Hugging Face layout: round trip, and one clear sentence for each way they can be broken."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ from tokenizers import Tokenizer, models
 from transformers import CohereConfig, Gemma2Config, MambaConfig, PreTrainedTokenizerFast
 
 import dllm
-from decoders import Decoder, Smoothing, Threshold, generate
+from decoders import NO_CACHE, Decoder, Smoothing, Threshold, generate
 from dllm import ModelSpec
 from dllm.cache import WindowCache
 from dllm.load import ASSETS
 from dllm.training.scratch import scratch_llama
 from dllm.training.tokenizer import build_tokenizer
+from parallelbench.tasks import builtin_tasks
 
 
 @pytest.fixture
@@ -258,3 +260,14 @@ def test_misspelt_arguments_are_named(causal: Path) -> None:
         dllm.load(causal, spec=SPEC, devise="cpu")
     with pytest.raises(ValueError, match="unknown dtype 'float99'"):
         dllm.load(causal, spec=SPEC, dtype="float99")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+def test_a_compiled_model_decodes_the_same() -> None:
+    prompts = [s.messages for s in builtin_tasks()["waiting_line/sort"].samples(5, 0)]
+    plain, compiled = dllm.load("tiny"), dllm.load("tiny", compile=True)
+    for cache in (NO_CACHE, WindowCache(0, 0)):
+        for batch_size in (5, 2):
+            parts = {"decoder": Decoder(Threshold(0.9)), "cache": cache, "batch_size": batch_size}
+            assert generate(compiled, prompts, **parts) == generate(plain, prompts, **parts)
