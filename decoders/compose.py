@@ -77,9 +77,14 @@ class Decoder:
         """Whether a step needs `View.shadow`."""
         return getattr(self.revise, "needs_shadow", False)
 
-    def max_steps(self, gen_len: int) -> int:
-        """Forwards after which the loop gives a row up: one per token where each step commits for good."""
-        return gen_len if self.at_least_one and self.revise is None else 8 * gen_len
+    def max_steps(self, gen_len: int, block_len: int) -> int:
+        """Forwards after which the loop gives a row up: one per token where each step commits for good, else eight per
+        column of a window, or twice the steps that the decoder was given for it."""
+        if self.at_least_one and self.revise is None:
+            return gen_len
+        steps = max(getattr(part, "steps", 0) for part in self._parts())
+        num_windows = -(-gen_len // block_len) + 1  # on a model's grid the first and the last may be cut
+        return num_windows * max(8 * block_len, 2 * steps, 32)
 
     def _parts(self) -> list[Part]:
         optional = [part for part in (self.revise, self.soft) if part is not None]

@@ -6,8 +6,6 @@ A filter changes the distribution that candidates are drawn from and that confid
 
 from dataclasses import dataclass
 
-import torch
-
 from decoders.logits import Logits
 from decoders.types import Memory, Stateless, View
 
@@ -64,5 +62,7 @@ class BanEos(Stateless):
     ids: tuple[int, ...] | None = None
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        ids = torch.tensor(self.ids or view.spec.eos_ids, device=logits.device)
-        return Logits(logits.values.index_fill(-1, ids, float("-inf")))
+        values = logits.values.clone()
+        for token_id in self.ids or view.spec.eos_ids:
+            values[..., token_id] = float("-inf")
+        return Logits(values)

@@ -57,6 +57,10 @@ def generate(
     The decoder defaults to a 0.9 confidence threshold, the stop rule to StrictEos. Raises ValueError for an empty
     prompt, lengths or a cache that do not fit.
     """
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping | int)):
+        raise ValueError("one prompt was given; put it into a list of prompts")
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; give at least 1")
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
     shapes = None if templates is None else [encode_template(model, template) for template in templates]
     wanted = responses(model.spec, len(ids), gen_len if shapes is None else None, shapes, block_len)

@@ -159,7 +159,8 @@ class Prophet:
         gap = ((first - second) * view.masked).sum(1) / masks.clamp(min=1)
         live = view.live.sum(1)
         third = (3 * (live - masks) // live.clamp(min=1)).clamp(max=2)
-        needed = torch.tensor(list(self.gaps), device=gap.device)[third]
+        early, middle, late = self.gaps
+        needed = torch.where(third == 0, early, torch.where(third == 1, middle, late))
         return self.base(view, candidates, memory) | (gap >= needed)[:, None]
 
 

@@ -12,15 +12,14 @@ from torch import Tensor
 from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.state import NEVER, DecodeState, responses
-from decoders.stop import StopRule, is_eos
+from decoders.stop import StopRule
 from decoders.types import Shape, Update, View
 from dllm.cache import CacheStrategy, Plan, WindowCache
 from dllm.model import Denoiser, DiffusionLM
-from dllm.spec import ModelSpec
 
 NO_CACHE = WindowCache(before=None, after=None)
 
-OnStep = Callable[[DecodeState, View, Update], None]
+OnStep = Callable[[DecodeState, View, Update], None]  # the view's logits may be overwritten by the next step
 
 
 @dataclass(frozen=True)
@@ -75,15 +74,17 @@ def decode(
     a row (default: `decoder.max_steps`, which a decoder that only commits never exceeds).
     Raises ValueError, before the first forward, for lengths or a cache that the model cannot use.
     """
-    check_parts(model.spec, decoder, cache)
+    check_parts(model, decoder, cache)
     if not prompts:
         raise ValueError("no prompts given; give at least one")
     for row, prompt in enumerate(prompts):
         if not len(prompt):
             raise ValueError(f"prompt {row} is empty; a canvas needs at least one prompt token")
     wanted = responses(model.spec, len(prompts), gen_len, templates, block_len)
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps={max_steps}; a row needs at least one forward")
     seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
-    budgets = [decoder.max_steps(len(response)) if max_steps is None else max_steps for response in wanted]
+    budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
     state = DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device))
     kv, memory, logits = model.new_kv(state.prompt_len, state.canvas.shape[1]), None, None
 
@@ -110,13 +111,14 @@ def decode(
     return _results(state)
 
 
-def check_parts(spec: ModelSpec, decoder: Decoder, cache: CacheStrategy) -> None:
+def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None:
     """Raises ValueError when a model cannot use a cache, or a decoder not this model or cache."""
+    spec = model.spec
     cache.check(spec)
     if decoder.needs_shadow and cache != NO_CACHE:
         raise ValueError("this decoder looks at its tokens in the same forward, which needs cache=none")
-    if decoder.needs_shadow and not spec.kv:
-        raise ValueError("this decoder looks at its tokens in the same forward, which an encoder cannot do")
+    if decoder.needs_shadow and not (spec.kv and hasattr(model, "shadow_logits")):
+        raise ValueError("this decoder looks at its tokens in the same forward, which this kind of model cannot do")
     if decoder.needs_shadow and spec.shift:
         raise ValueError(
             "this decoder looks at its tokens in the same forward, which needs a model without token shift"
@@ -129,8 +131,7 @@ def _forward_windows(
     """Logits for every row's window; counts NFE and queried columns. Columns that no plan wants keep their logits in
     `before`, which is overwritten; those of rows that are done mean nothing."""
     columns, soft, logits = state.columns, state.soft_input, before
-    for plan in plans:
-        plan = plan.to(state.canvas.device)
+    for plan in [plan.to(state.canvas.device) for plan in plans]:  # all before the first forward, not behind it
         extra = {} if soft is None else {"soft": soft[plan.rows]}
         want = columns[plan.rows] if plan.want is None else plan.want
         part = model.logits(state.canvas, plan, want, end=state.end, kv=kv, **extra)
@@ -161,7 +162,7 @@ def _results(state: DecodeState) -> list[DecodedRow]:
     response = (state.prompt_len[:, None] + offsets).clamp(max=state.canvas.shape[1] - 1)
     tokens = state.canvas.gather(1, response)
     inside = (offsets < state.gen_len[:, None]) & (response < state.end[:, None])
-    ended = is_eos(tokens, state.spec) & (response >= state.tail[:, None])
+    ended = state.spec.is_eos(tokens) & (response >= state.tail[:, None])
     stops = ended | ~inside | (tokens == state.spec.mask_id)
     length = torch.where(stops.any(1), stops.int().argmax(1), state.gen_len).tolist()
     committed = torch.where(inside, state.committed_at.gather(1, response), NEVER).tolist()

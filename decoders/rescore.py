@@ -30,13 +30,10 @@ class EosLast(Stateless):
     """
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
-        ids = torch.tensor(view.spec.eos_ids, device=candidates.tokens.device)
-        is_eos = torch.isin(candidates.tokens, ids)
-        mass = (
-            (view.logits.at(ids.expand(*candidates.tokens.shape, -1)) - view.logits.log_norm[..., None]).exp().sum(-1)
-        )
+        logits = torch.stack([view.logits.values[..., token_id] for token_id in view.spec.eos_ids], -1)
+        mass = (logits - view.logits.log_norm[..., None]).exp().sum(-1)
         confidence = candidates.confidence / (1 - mass).clamp(min=1e-12)
-        return replace(candidates, confidence=torch.where(is_eos, 0, confidence))
+        return replace(candidates, confidence=torch.where(view.spec.is_eos(candidates.tokens), 0, confidence))
 
 
 @dataclass(frozen=True)

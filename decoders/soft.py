@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from decoders.logits import Logits
-from decoders.types import Memory, Stateless, View
+from decoders.types import Memory, Shape, Stateless, View
 from dllm.soft import Soft
 
 
@@ -38,6 +38,11 @@ class Slerp(Stateless):
     def __post_init__(self) -> None:
         if not 0 <= self.amount <= 1 or self.top < 1:
             raise ValueError(f"amount={self.amount}, top={self.top}; amount lies in [0, 1], top is at least 1")
+
+    def init(self, shape: Shape) -> Memory:
+        if self.top > shape.vocab:
+            raise ValueError(f"top={self.top} is more than the vocabulary of {shape.vocab} tokens")
+        return {}
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
         values, tokens = logits.values.topk(self.top, dim=-1)

@@ -134,7 +134,7 @@ class DecodeState:
     @property
     def finished(self) -> Bool[Tensor, " B"]:
         """Rows that have been filled up to their live end."""
-        return self.start >= self.end
+        return ~self.pending.any(1)
 
     @property
     def soft_input(self) -> SoftInput | None:
@@ -172,7 +172,7 @@ class DecodeState:
         self.start = torch.where(moves, self._next_start(self.start + self.window), self.start)
         self.step = torch.where(leaves, 0, self.step + 1)
         self.first = self.first & ~leaves
-        self.done = self.done | self.finished | (self.nfe >= self.budget)
+        self.done = self.done | (self.start >= self.end) | (self.nfe >= self.budget)
 
     def _next_start(self, start: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         """The first window at or behind `start` with something to fill, the live end where none is."""

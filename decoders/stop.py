@@ -9,7 +9,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from decoders.state import DecodeState
-from dllm.spec import ModelSpec
 
 
 @runtime_checkable
@@ -57,10 +56,6 @@ class Eotp:
         return _first_eos_end(state, tokens, inside)
 
 
-def is_eos(tokens: Int[Tensor, "..."], spec: ModelSpec) -> Bool[Tensor, "..."]:
-    return torch.isin(tokens, torch.tensor(spec.eos_ids, device=tokens.device))
-
-
 def _window(state: DecodeState) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
     """Tokens of the windows, and which of them are response before the live end."""
     columns = state.columns
@@ -71,6 +66,6 @@ def _window(state: DecodeState) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]
 def _first_eos_end(state: DecodeState, tokens: Int[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Int[Tensor, " B"]:
     """The column after the first EOS of `where` behind the fixed tokens, or the present end in rows without one."""
     columns = state.columns
-    ends = is_eos(tokens, state.spec) & where & (columns >= state.tail[:, None])
+    ends = state.spec.is_eos(tokens) & where & (columns >= state.tail[:, None])
     after = torch.where(ends, columns + 1, state.end[:, None])
     return after.amin(1)

@@ -11,7 +11,7 @@ which no choice made before the forward can express.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -28,7 +28,8 @@ class Plan:
     rows: batch rows, ascending. query: canvas columns to recompute, ascending; their K/V is overwritten. Rectangular: a
     shorter row repeats its last column. num_queried: distinct columns per row. all_rows: rows are the whole batch in
     order. want: columns whose logits are needed, padded like query, or None for the whole window; the others keep the
-    logits of the forward that last computed them.
+    logits of the forward that last computed them. keep: whether K/V is stored and read; False where every query holds
+    all that its rows see.
     """
 
     rows: Int[Tensor, " R"]
@@ -36,10 +37,16 @@ class Plan:
     num_queried: Int[Tensor, " R"]
     all_rows: bool
     want: Int[Tensor, "R F"] | None = None
+    keep: bool = True
 
     def to(self, device: torch.device) -> "Plan":
-        want = None if self.want is None else self.want.to(device)
-        return Plan(self.rows.to(device), self.query.to(device), self.num_queried.to(device), self.all_rows, want)
+        def move(index: Tensor) -> Tensor:
+            return index.to(device, non_blocking=True)
+
+        want = None if self.want is None else move(self.want)
+        return replace(
+            self, rows=move(self.rows), query=move(self.query), num_queried=move(self.num_queried), want=want
+        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,8 @@ class WindowCache:
         high = end if self.after is None else torch.minimum(stop + self.after, end)
         if self.before is None and self.after is None:
             refresh = torch.ones_like(refresh)  # both plans are the same: make one of them
-        yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high))
+        keep = self.before is not None or self.after is not None or self.freeze_prompt
+        yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high), keep=keep)
 
 
 @dataclass(frozen=True)
@@ -266,6 +274,7 @@ def _plans(
     wide: Bool[Tensor, "B T"],
     narrow: Bool[Tensor, "B T"],
     want: Bool[Tensor, "B T"] | None = None,
+    keep: bool = True,
 ) -> Iterator[Plan]:
     """Plans for the refreshing rows (columns `wide`, logits of the whole window) and the others (columns `narrow`,
     logits of `want`)."""
@@ -275,7 +284,7 @@ def _plans(
         if len(rows):
             wanted = None if wanted is None else _packed(wanted[rows])
             columns = columns[rows]
-            yield Plan(rows, _packed(columns), columns.sum(1), all_rows=len(rows) == batch, want=wanted)
+            yield Plan(rows, _packed(columns), columns.sum(1), len(rows) == batch, wanted, keep)
 
 
 def _packed(where: Bool[Tensor, "R T"]) -> Int[Tensor, "R Q"]:

@@ -128,16 +128,22 @@ class DiffusionLM(nn.Module):
     ) -> Float[Tensor, "R W V"]:
         """One forward over the plan's columns; logits FOR the columns `want`, MASK at -inf. soft: for the plan's rows.
 
-        Writes the K/V of `plan.query` into `kv`. Columns at or past a row's `end` are not attended. `want` minus the
-        shift must be among the query's columns; this is the cache strategy's promise and not checked here.
+        Writes the K/V of `plan.query` into `kv`, unless the plan keeps none. Columns at or past a row's `end` are not
+        attended. `want` minus the shift must be among the query's columns; this is the cache strategy's promise and not
+        checked here.
         """
         assert kv is not None
         rows = None if plan.all_rows else plan.rows
         pick = (lambda t: t) if rows is None else (lambda t: t[rows])
         tokens, row_end, positions = pick(canvas), pick(end), pick(kv.positions)
         embeds = self._embed(tokens, plan.query, row_end, soft)
-        mask = self._attention_mask(plan.query, row_end, tokens.shape[1])
-        hidden = self._forward(embeds, mask, positions.gather(1, plan.query), kv.at(rows, plan.query))
+        if plan.keep:
+            mask, store = self._attention_mask(plan.query, row_end, tokens.shape[1]), kv.at(rows, plan.query)
+        else:  # attend to the query alone, once to a column that a shorter row repeats
+            repeated = _arange_like(plan.query) >= plan.num_queried[:, None]
+            mask = self._attention_mask(plan.query, row_end, plan.query.masked_fill(repeated, tokens.shape[1]))
+            store = None
+        hidden = self._forward(embeds, mask, positions.gather(1, plan.query), store)
 
         # where in the query each wanted column's hidden state is
         place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
@@ -240,11 +246,13 @@ class DiffusionLM(nn.Module):
         after = embed(tokens.gather(1, (query + 1).clamp(max=last))) * (query + 1 < end[:, None])[..., None]
         return self.mix(here, before, after)
 
-    def _attention_mask(self, query: Tensor, end: Tensor, length: int) -> Bool[Tensor, "R 1 Q T"]:
-        keys = torch.arange(length, device=query.device)
+    def _attention_mask(self, query: Tensor, end: Tensor, keys: Tensor | int) -> Bool[Tensor, "R 1 Q K"]:
+        """keys: the columns attended to, `[R, K]`, or how many of them from the first."""
+        if isinstance(keys, int):
+            keys = torch.arange(keys, device=query.device)[None]
         allowed = (keys < end[:, None])[:, None, :]
         if self.spec.block is not None:
-            allowed = allowed & (keys // self.spec.block <= query[..., None] // self.spec.block)
+            allowed = allowed & (keys[:, None] // self.spec.block <= query[..., None] // self.spec.block)
         return allowed.expand(-1, query.shape[1], -1)[:, None]
 
 

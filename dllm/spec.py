@@ -2,8 +2,13 @@
 
 import json
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Literal
+
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 SPEC_FILE = "dllm.json"
 
@@ -49,6 +54,10 @@ class ModelSpec:
             for token_id in ids:
                 if not 0 <= token_id < vocab_size:
                     raise ValueError(f"{name}={token_id} is outside the vocabulary of {vocab_size} tokens")
+
+    def is_eos(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Where a text ends. Compares with plain numbers: a tensor of ids would have to be sent to the device."""
+        return reduce(or_, [tokens == token_id for token_id in self.eos_ids])
 
     def save(self, folder: Path) -> None:
         (folder / SPEC_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")

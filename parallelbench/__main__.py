@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -69,13 +70,15 @@ def run(arguments: Sequence[str]) -> None:
     processes = join()
     say = print if processes.is_main else lambda *_, **__: None
     refused: list[str] = []
+    died: list[Path] = []
 
     def refuse(error: Exception) -> None:
         refused.append(_sentence(error))
         say(f"error: {refused[-1]}", file=sys.stderr, flush=True)
 
     def run_one(config: DictConfig) -> None:
-        """One composed config: check, decode, print. A refused one does not keep a sweep from its others."""
+        """One composed config: check, decode, print. One that is refused or dies does not keep a sweep from its
+        others."""
         try:
             job = processes.everywhere(lambda: _prepare(config))
             known = processes.in_main(lambda: start(job, processes.count))
@@ -83,7 +86,13 @@ def run(arguments: Sequence[str]) -> None:
             refuse(error)
             return
         say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(known)} already there", flush=True)
-        finished = execute(job, known, processes)
+        try:
+            finished = execute(job, known, processes)
+        except Exception as error:
+            died.append(job.folder)
+            traceback.print_exc()
+            say(f"error: {job.folder} died of {type(error).__name__}: {_sentence(error)}", file=sys.stderr, flush=True)
+            return
         say(run_table(finished))
         say(finished.folder, flush=True)
 
@@ -92,8 +101,8 @@ def run(arguments: Sequence[str]) -> None:
     except (HydraException, OmegaConfBaseException) as error:
         refuse(error)
     processes.leave()
-    if refused:
-        raise SystemExit(2)
+    if refused or died:
+        raise SystemExit(2 if refused else 1)
 
 
 def report(arguments: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ class DiffusionGenerator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_parts(self.model.spec, self.decoder, self.cache)
+        check_parts(self.model, self.decoder, self.cache)
         vocab = self.model.backbone.config.vocab_size
         self.decoder.init(Shape(1, 1, vocab, self.model.device))  # parts may refuse a vocabulary
         check_lengths(self.model.spec, self.gen_len, self.block_len)

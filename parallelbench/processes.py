@@ -45,17 +45,22 @@ class Processes:
         return items[self.rank :: self.count]
 
     def everywhere(self, work: Callable[[], T]) -> T:
-        """This process's result of `work`, once all processes have theirs. A ValueError of any is raised in all."""
+        """This process's result of `work`, once all processes have theirs. A ValueError of any is raised in all, and
+        any other exception as a RuntimeError, so that nobody waits for a process that has failed."""
         if self.count == 1:
             return work()
-        result, refusal = None, None
+        result, failure = None, None
         try:
             result = work()
-        except ValueError as error:
-            refusal = str(error)
-        refusals = [text for text in gather_object([refusal]) if text is not None]
-        if refusals:
-            raise ValueError(refusals[0])
+        except Exception as error:
+            failure = error
+        kind = None if failure is None else ValueError if isinstance(failure, ValueError) else RuntimeError
+        failures = [(other, text) for other, text in gather_object([(kind, str(failure))]) if other is not None]
+        if kind is RuntimeError:
+            raise cast(Exception, failure)
+        if failures:
+            other, text = failures[0]
+            raise other(text if other is ValueError else f"another process failed: {text}")
         return cast(T, result)
 
     def in_main(self, work: Callable[[], T]) -> T:

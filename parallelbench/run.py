@@ -103,23 +103,27 @@ def execute(job: Job, known: Set[str], processes: Processes = ALONE) -> Run:
     A batch is decoded as a whole even if only some of its samples are missing, so that a resumed run gets the same
     numbers.
     """
-    todo = share(job, known, processes)
-    tasks = {task.name: task for task in job.tasks}
     total = sum(map(len, job.batches))
     with tqdm(total=total, initial=len(known), desc="run", unit="sample", disable=not processes.is_main) as bar:
-        for batch, (generations, seconds) in zip(
-            todo, timed_batches(job.generator, [[s.messages for s in batch] for batch in todo]), strict=True
-        ):
-            pairs = [(s, g) for s, g in zip(batch, generations, strict=True) if s.id not in known]
-            records = [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]
-            append_records(job.folder, records, processes.shard)
-            if processes.is_main:
-                bar.update(count_records(job.folder) - bar.n)
-            if processes.is_orphan:  # else it would write beside the run that resumes this one
-                raise SystemExit("error: the launcher was killed; repeat the command to resume")
+        processes.everywhere(lambda: _decode_share(job, known, processes, bar))
         processes.in_main(lambda: _complete(job))
         bar.update(total - bar.n)
     return read_run(job.folder)
+
+
+def _decode_share(job: Job, known: Set[str], processes: Processes, bar: tqdm) -> None:
+    todo = share(job, known, processes)
+    tasks = {task.name: task for task in job.tasks}
+    for batch, (generations, seconds) in zip(
+        todo, timed_batches(job.generator, [[s.messages for s in batch] for batch in todo]), strict=True
+    ):
+        pairs = [(s, g) for s, g in zip(batch, generations, strict=True) if s.id not in known]
+        records = [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]
+        append_records(job.folder, records, processes.shard)
+        if processes.is_main:
+            bar.update(count_records(job.folder) - bar.n)
+        if processes.is_orphan:  # else it would write beside the run that resumes this one
+            raise SystemExit("error: the launcher was killed; repeat the command to resume")
 
 
 def _missing(job: Job, known: Set[str]) -> list[Sequence[Sample]]:

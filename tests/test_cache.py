@@ -142,9 +142,11 @@ def test_windowed_forward_equals_full_forward() -> None:
         whole = model.full_logits(canvas, prompt_len, end).gather(1, want[..., None].expand(-1, -1, 48))
         with torch.no_grad():
             state = progress(start.tolist(), end.tolist(), [0, 0, 0], window=BLOCK)
-            for plan in WindowCache(None, None).plan(state, model.spec):
+            for cache in (WindowCache(None, None), WindowCache(0, 0)):  # the first keeps nothing, the second all
+                (plan,) = cache.plan(state, model.spec)
                 got = model.logits(canvas, plan, want, end=end, kv=kv)
-            torch.testing.assert_close(got, whole, rtol=1e-5, atol=1e-5)
+                torch.testing.assert_close(got, whole, rtol=1e-5, atol=1e-5)
+                assert all(layer.is_initialized == plan.keep == (cache.before == 0) for layer in kv.layers)
             for rows in ([0, 1, 2], [2], [0, 2]):  # the window alone, on the K/V just written, for any rows
                 done = [r not in rows for r in range(3)]
                 state = progress(start.tolist(), end.tolist(), [1, 1, 1], done, window=BLOCK)

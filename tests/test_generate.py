@@ -4,7 +4,8 @@ import pytest
 from conftest import make_model
 
 import dllm
-from decoders import Decoder, FixedK, Never, generate
+from decoders import Decoder, FixedK, Never, WideIn, Wino, generate
+from dllm.guidance import Guided
 from parallelbench.tasks import builtin_tasks
 
 
@@ -44,6 +45,16 @@ def test_messages_need_a_chat_template(tiny: dllm.DiffusionLM, monkeypatch) -> N
     monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match='no chat template; load the model with chat_template="plain"'):
         generate(tiny, [[{"role": "user", "content": "hello"}]])
+
+
+def test_one_prompt_is_not_a_list_of_prompts(tiny: dllm.DiffusionLM) -> None:
+    with pytest.raises(ValueError, match="one prompt was given; put it into a list"):
+        generate(tiny, "hello")
+
+
+def test_guidance_offers_no_look_without_a_token(tiny: dllm.DiffusionLM) -> None:
+    with pytest.raises(ValueError, match="this kind of model cannot do"):
+        generate(Guided(tiny, 1.0), ["hello"], decoder=Decoder(WideIn(), revise=Wino()))
 
 
 @pytest.mark.parametrize("prompt", ["", [], [{"role": "user", "content": " "}]])

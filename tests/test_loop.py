@@ -23,6 +23,7 @@ from decoders import (
     EntropyBound,
     EntropyThreshold,
     EosLast,
+    Eotp,
     Factor,
     FixedK,
     Frechet,
@@ -112,7 +113,7 @@ CACHES = {
     "block": BlockCache(),
     "sub_block": SubBlockCache(),
 }
-STOPS = {"never": Never(), "block_eos": BlockEos(), "strict_eos": StrictEos()}
+STOPS = {"never": Never(), "block_eos": BlockEos(), "strict_eos": StrictEos(), "eotp": Eotp()}
 
 
 def block_len(cache: str) -> int:
@@ -321,6 +322,7 @@ def test_max_steps_ends_a_row_unfinished(prompts) -> None:
         ({"cache": BlockCache()}, "cache=block needs a block-causal model"),
         ({"cache": SubBlockCache()}, "cache=sub_block needs a block-causal model"),
         ({"gen_len": [16, 8]}, "2 responses are described for 1 prompts"),
+        ({"max_steps": 0}, "max_steps=0; a row needs at least one forward"),
         ({"gen_len": None}, "give either gen_len or templates"),
         ({"gen_len": None, "templates": [[3, 4]]}, "response 0 has no MASK"),
     ],
@@ -350,6 +352,22 @@ class RemaskOnce:
     def __call__(self, view, candidates, write, memory) -> Update:
         again = (view.step == 1)[:, None] & view.live
         return Update(torch.where(again, MASK, candidates.tokens), write | again)
+
+
+@pytest.mark.parametrize("steps", [4, 32])
+@pytest.mark.parametrize("gen_len", [1, 32])
+@pytest.mark.parametrize("prompt_len", [4, 5])
+def test_many_steps_per_block_fit_the_default_budget(steps: int, gen_len: int, prompt_len: int) -> None:
+    """Also where the model's grid cuts the first window and the last."""
+    model = make_model("block_causal")
+    for decoder in (
+        Decoder(ReMdmRule(steps), revise=ReMdmRemask(steps), at_least_one=False),
+        Decoder(DreamSchedule(steps), at_least_one=False),
+        Decoder(Threshold(0.6), revise=TokenEdit(0.0, 16)),
+    ):
+        parts = {"gen_len": [gen_len], "block_len": 4, "cache": BlockCache(), "stop": Never()}
+        (row,) = decode(model, [list(range(1, prompt_len + 1))], decoder=decoder, **parts)
+        assert row.stopped_by == "length" and min(row.committed_at) >= 0
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# What caches cost in quality on the shipped model: one and four tokens per step and a threshold under each cache.
+#   bash scripts/sweep_caches.sh [REPORT_DIR] [SAMPLES_PER_TASK]
+# Interrupted, it goes on where it stopped. What they save in time: scripts/bench_cache.py.
+set -euo pipefail
+report=${1:-results/published/caches}
+limit=${2:-100}
+runs=results/runs/caches-$limit
+caches=none,prefix,dual,vicinity,interval,prefill,delayed,delayed_prefill,greedy
+run() { python -m parallelbench run -m limit="$limit" batch_size=50 out_dir="$runs" cache=$caches "$@"; }
+run decoder=fixed decoder.rule.k=1,4
+run decoder=threshold
+python -m parallelbench report "$runs" out_dir="$report"
