@@ -92,6 +92,33 @@ def quality_against_reference(curves: Curves, reference: int, title: str) -> Fig
     return figure
 
 
+def quality_against_columns(series: Curves, title: str) -> Figure:
+    """One colour per decoder, one labelled point (label, columns, score) per cache, with both 95 % intervals."""
+    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
+    for i, (name, points) in enumerate(series.items()):
+        x, y = np.array([p[1].value for p in points]), 100 * np.array([p[2].value for p in points])
+        across, along = _bars([p[1] for p in points]), 100 * _bars([p[2] for p in points])
+        marker = MARKERS[i % len(MARKERS)]
+        axes.errorbar(x, y, xerr=across, yerr=along, label=name, color=f"C{i}", marker=marker, linestyle="none")
+        labels: dict[tuple[float, float], list[str]] = {}  # equal points share a label
+        for (label, *_), px, py in zip(points, x, y, strict=True):
+            labels.setdefault((round(px, 3), round(py, 3)), []).append(label)
+        places = sorted(labels)
+        for place, after in zip(places, [*places[1:], (math.inf, 0)], strict=True):
+            crowded = math.log2(after[0] / place[0]) < 0.13  # then its neighbour's label goes to the right
+            offset, side = ((-7, -9), "right") if crowded else ((7, 4), "left")
+            style = {"textcoords": "offset points", "ha": side, "fontsize": 7, "color": f"C{i}"}
+            axes.annotate(", ".join(labels[place]), place, offset, **style)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.grid(alpha=0.3)
+    axes.set(xlabel="columns recomputed per sample, log scale", ylabel="score, %", title=title)
+    axes.set_ylim(top=104)
+    axes.margins(x=0.15)
+    axes.legend(fontsize=8, loc="best")
+    return figure
+
+
 def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], annotate: bool) -> None:
     """Draws each curve in the colour and marker of its place in `names`."""
     for name, points in curves.items():

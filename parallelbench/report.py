@@ -17,6 +17,7 @@ Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, met
 MAX_BARS = 8
 MAX_CURVES = 6  # more are drawn in a panel each
 REFERENCE = "threshold"  # the curve that others are compared with
+CACHE_PLOT = "![quality against columns recomputed](quality_columns.png)\n\n"
 TASK_PLOTS = """![score per task](tasks.png)
 
 ![quality against tokens per forward by task](tasks_tpf.png)
@@ -82,7 +83,8 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     title = f"{model}: quality against tokens per forward, 95 % intervals"
     curves = _curves(names, runs, metrics)
     curve_of = dict(zip(names, curve_names(names, runs), strict=True))
-    reference = REFERENCE if REFERENCE in curve_of.values() else next(iter(curve_of.values()))
+    candidates = (REFERENCE, f"{REFERENCE} cache=none", *curve_of.values())
+    reference = next(name for name in candidates if name in curve_of.values())
     many = len(curves) > MAX_CURVES
     if many:
         figure = plots.quality_against_reference(curves, list(dict.fromkeys(curve_of.values())).index(reference), title)
@@ -97,13 +99,22 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
         bar_plot = plots.task_bars(bars, [curve_of[name] for name in bars], "score per task, 95 % intervals")
         plots.save(bar_plot, out_dir / "tasks")
     plots.save(figure, out_dir / "quality_tpf")
+    caches = _by_cache(names, runs, metrics)
+    if caches:
+        figure = plots.quality_against_columns(caches, f"{model}: quality against columns recomputed, 95 % intervals")
+        plots.save(figure, out_dir / "quality_columns")
     by_name = dict(zip(names, runs, strict=True))
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(names, metrics)}.items():
         plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
 
     text = _markdown(
-        names, runs, metrics, unfinished, "" if many else TASK_PLOTS, _equal_quality(runs, curve_of, reference)
+        names,
+        runs,
+        metrics,
+        unfinished,
+        "" if many else TASK_PLOTS,
+        (CACHE_PLOT if caches else "") + _equal_quality(runs, curve_of, reference),
     )
     (out_dir / "report.md").write_text(text)
     return text
@@ -134,6 +145,17 @@ def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: s
             curve = f"{curve} ({', '.join(settings)})" if settings else curve
             curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
     return curves
+
+
+def _by_cache(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> plots.Curves:
+    """Points (cache, queried columns, score) of every run that differs from others in its cache alone; none where no
+    cache is compared."""
+    series: dict[str, list[tuple[str, Value, Value]]] = {}
+    for name, run in zip(names, runs, strict=True):
+        cache, row = run.info["choices"]["cache"], metrics[name][ALL]
+        rest = " ".join(part for part in name.split() if part != f"cache={cache}")
+        series.setdefault(rest, []).append((cache, row["queried"], row["score"]))
+    return series if any(len(points) > 1 for points in series.values()) else {}
 
 
 def _shown_as_bars(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> list[str]:

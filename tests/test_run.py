@@ -178,11 +178,12 @@ def test_sweep_and_report(cli, tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "page").iterdir()}
     plots = {
         f"{n}.{ext}"
-        for n in ("quality_tpf", "tasks", "tasks_tpf", "commit_order_slowest", "commit_order_fast")
+        for n in ("quality_tpf", "quality_columns", "tasks", "tasks_tpf", "commit_order_slowest", "commit_order_fast")
         for ext in ("svg", "png")
     }
     assert names == plots | {"report.md", "summary.csv", "tasks.csv"}
     text = (tmp_path / "page" / "report.md").read_text()
+    assert "quality_columns.png" in text
     assert text.count("| fixed k=1 cache=") == 4 and text.count("| credit tau=0.9 cache=") == 4
     assert len((tmp_path / "page" / "summary.csv").read_text().splitlines()) == 1 + 4 * 8
 
@@ -191,6 +192,38 @@ def test_a_refused_job_does_not_stop_a_sweep(cli, tmp_path: Path) -> None:
     code, _, err = cli("run", "-m", *SMALL, "decoder.rule.tau=0,0.9")
     assert code == 2 and err.count("error:") == 1
     assert len(list((tmp_path / "results" / "runs").glob("*/run.json"))) == 1
+
+
+def test_a_job_that_dies_does_not_stop_a_sweep(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine" / "decoder").mkdir(parents=True)
+    (tmp_path / "my_dying.py").write_text(DYING_RULE)
+    (tmp_path / "mine" / "decoder" / "dying.yaml").write_text(
+        "_target_: decoders.Decoder\nrule: {_target_: my_dying.Dying}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, err = cli("run", "-m", *SMALL, "--config-dir", "mine", "decoder=dying,fixed")
+    assert code == 1 and "died of ZeroDivisionError: three is too many" in err and "Traceback" in err
+    status = {json.loads(path.read_text())["status"] for path in (tmp_path / "results" / "runs").glob("*/run.json")}
+    assert status == {"partial", "done"}
+    (kept,) = [path for path in (tmp_path / "results" / "runs").glob("*dying*")]
+    assert read_run(kept).records == []
+
+
+DYING_RULE = """
+from dataclasses import dataclass
+import torch
+
+@dataclass(frozen=True)
+class Dying:
+    def init(self, shape):
+        return {"steps": torch.zeros(shape.batch, 1)}
+
+    def __call__(self, view, candidates, memory):
+        memory["steps"] += 1
+        if memory["steps"].max() == 3:
+            raise ZeroDivisionError("three is too many")
+        return view.masked & False
+"""
 
 
 def test_a_decoder_from_outside(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
