@@ -5,6 +5,7 @@ them. Which modules it covers is read off its tensors, so any way of listing tar
 """
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import cast
@@ -25,21 +26,21 @@ _TENSOR = re.compile(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])(?:\.default)?\
 def attach(model: DiffusionLM, folder: Path) -> None:
     """Adds the adapter in `folder` to the model, in place: W becomes W + scaling * B @ A in every covered module.
 
-    The scaling is lora_alpha / r (/ sqrt(r) for rslora). The adapter's weights are not trainable and sit on their
-    module's device. Raises ValueError, and leaves the model as it was, when the adapter is absent, not LoRA, not
-    safetensors, or does not fit.
+    The scaling is lora_alpha / r (/ sqrt(r) for rslora); dropout is for training and left out. The adapter's weights
+    are not trainable and sit on their module's device. Raises ValueError, and leaves the model as it was, when the
+    adapter is absent, not LoRA, not safetensors, or does not fit.
     """
     if is_attached(model):
         raise ValueError(f"{model.name} already has an adapter; merge or detach it first")
     config, pairs = _read(folder, model)
     for name, factors in pairs.items():
-        _check(folder, name, factors, model)
+        _check(folder, name, factors, config.r, model)
     config.target_modules = sorted(pairs)
     inject_adapter_in_model(config, model.backbone)
     tensors = {f"{name}.lora_{part}.default.weight": t for name, pair in pairs.items() for part, t in pair.items()}
     left = model.backbone.load_state_dict(tensors, strict=False).unexpected_keys
     assert not left, left
-    model.eval()  # injected dropouts start in training mode
+    model.eval()  # injected modules start in training mode
 
 
 def detach(model: DiffusionLM) -> None:
@@ -71,14 +72,15 @@ def _read(folder: Path, model: DiffusionLM) -> tuple[LoraConfig, dict[str, dict[
             raise ValueError(f"adapter {str(folder)!r} has no {name} (only safetensors are read)")
     try:
         raw, tensors = json.loads((folder / CONFIG).read_text()), load_file(folder / WEIGHTS)
+        if not isinstance(raw, dict):
+            raise ValueError(f"{CONFIG} holds a {type(raw).__name__} where an object belongs")
         kind = raw.get("peft_type")
         if kind != "LORA" or raw.get("use_dora") or raw.get("modules_to_save") or raw.get("bias", "none") != "none":
             raise ValueError(f"only plain LoRA is supported, without DoRA, biases or whole modules, not {kind}")
         if raw.get("alpha_pattern") or raw.get("rank_pattern"):
             raise ValueError("ranks and scalings that differ between modules are not supported")
-        numbers = {"r", "lora_alpha", "use_rslora", "lora_dropout", "fan_in_fan_out"}
-        config = LoraConfig(**{name: raw[name] for name in numbers if name in raw}, inference_mode=True)
-    except (json.JSONDecodeError, SafetensorError, TypeError, ValueError) as error:
+        config = _config(raw.get("r"), raw.get("lora_alpha"), raw.get("use_rslora"))
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"cannot read adapter {str(folder)!r}: {error}") from error
     pairs: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -91,6 +93,17 @@ def _read(folder: Path, model: DiffusionLM) -> tuple[LoraConfig, dict[str, dict[
     return config, pairs
 
 
+def _config(r: object, alpha: object, rslora: object) -> LoraConfig:
+    """PEFT's config; it checks none of these before it has changed the model."""
+    if type(r) is not int or r < 1:
+        raise ValueError(f"r={r!r}; a rank is an integer of at least 1")
+    if type(alpha) not in (int, float) or not math.isfinite(cast(float, alpha)):
+        raise ValueError(f"lora_alpha={alpha!r} is no number")
+    if rslora not in (None, False, True):
+        raise ValueError(f"use_rslora={rslora!r} is neither true nor false")
+    return LoraConfig(r=r, lora_alpha=cast(int, alpha), use_rslora=bool(rslora), inference_mode=True)
+
+
 def _renamed(module: str, model: DiffusionLM) -> str:
     """The backbone's name of a module that may have a published one."""
     key = f"{module}.weight"
@@ -99,17 +112,16 @@ def _renamed(module: str, model: DiffusionLM) -> str:
     return key.removesuffix(".weight")
 
 
-def _check(folder: Path, name: str, factors: dict[str, Tensor], model: DiffusionLM) -> None:
-    """Raises ValueError when the factors do not fit the module of that name."""
+def _check(folder: Path, name: str, factors: dict[str, Tensor], rank: int, model: DiffusionLM) -> None:
+    """Raises ValueError when the factors do not fit the module of that name, or have another rank."""
     module = dict(model.backbone.named_modules()).get(name)
     if not isinstance(module, nn.Linear):
         raise ValueError(f"adapter {str(folder)!r} is for {name!r}, which is no linear layer of {model.name}")
     if module.weight.is_meta:
         raise ValueError(f"{name!r} of {model.name} is offloaded; an adapter needs it on a device")
     shapes = {part: tuple(tensor.shape) for part, tensor in factors.items()}
-    rank = shapes.get("A", (0,))[0]
     if shapes != {"A": (rank, module.in_features), "B": (module.out_features, rank)}:
         raise ValueError(
             f"adapter {str(folder)!r} has factors of shapes {shapes} for {name!r} of {model.name}, which maps "
-            f"{module.in_features} features to {module.out_features}"
+            f"{module.in_features} features to {module.out_features}; its {CONFIG} says r={rank}"
         )

@@ -130,6 +130,8 @@ def test_an_adapter_that_does_not_fit_is_named(tmp_path: Path) -> None:
     write_adapter(folder)
     edit(folder, lambda t: t.update({"base_model.model.model.transformer.wte.weight": torch.ones(40, 32)}))
     refuses("which is no LoRA factor of a linear layer")
+    write_adapter(folder, r=RANK + 1)
+    refuses(rf"factors of shapes .*; its adapter_config.json says r={RANK + 1}")
     write_adapter(folder)
     edit(folder, lambda t: [t.pop(name) for name in list(t)] and None)
     refuses("is empty")
@@ -137,8 +139,18 @@ def test_an_adapter_that_does_not_fit_is_named(tmp_path: Path) -> None:
         ({"peft_type": "IA3"}, "only plain LoRA is supported"),
         ({"use_dora": True}, "only plain LoRA is supported"),
         ({"rank_pattern": {"q_proj": 2}}, "that differ between modules"),
+        ({"r": "x"}, "cannot read adapter .*: r='x'; a rank is an integer of at least 1"),
+        ({"r": 0}, "r=0; a rank is"),
+        ({"r": True}, "r=True; a rank is"),
+        ({"lora_alpha": None}, "lora_alpha=None is no number"),
+        ({"lora_alpha": "6"}, "lora_alpha='6' is no number"),
+        ({"lora_alpha": math.nan}, "lora_alpha=nan is no number"),
+        ({"use_rslora": "no"}, "use_rslora='no' is neither true nor false"),
     ):
         write_adapter(folder, **config)
+        refuses(message)
+    for content, message in (("[1]", "holds a list where an object belongs"), ("{", "cannot read adapter")):
+        (folder / "adapter_config.json").write_text(content)
         refuses(message)
     write_adapter(folder)
     (folder / "adapter_model.safetensors").write_bytes(b"garbage")
