@@ -87,6 +87,38 @@ def test_unknown_names_list_what_is_shipped() -> None:
         dllm.load("/no/such")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "the folder has no config.json"),
+        ("{", "is not a valid JSON file"),
+        ("[1]", "its config.json holds a list where an object belongs"),
+        ("null", "cannot load model"),
+        ("{}", "architecture None is neither"),
+        ('{"model_type": "llama", "hidden_size": "x"}', "Field 'hidden_size' expected int"),
+    ],
+)
+def test_broken_configs_are_named(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        dllm.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_hub_names_out_of_reach_are_named() -> None:
+    with pytest.raises(ValueError, match=r"cannot load model 'GSAI-ML/X' \(shipped models: tiny\): "):
+        dllm.load("GSAI-ML/X", local_files_only=True)
+
+
+def test_devices_are_checked_before_the_weights_are_read(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    for device in ("gpu", "cuda:99"):
+        with pytest.raises(ValueError, match=f"device='{device}' cannot be used here: ") as error:
+            dllm.load(folder, device=device)
+        assert "\n" not in str(error.value)
+
+
 def test_missing_weights_are_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
