@@ -38,21 +38,18 @@ class EncoderLM(DiffusionLM):
     def _check_attention(self, implementation: str | None) -> None:
         """A mask over keys alone is something every implementation takes."""
 
-    @torch.no_grad()
-    def check_masking(self) -> None:
-        """Raises ValueError when what stands past a row's end changes its logits: some encoders (FNet, ConvBERT) mix
-        columns by other means than attention, and a row would then depend on its neighbours' lengths."""
-        canvas = torch.zeros(2, 8, dtype=torch.long, device=self.device)
-        canvas[1, 4:] = 1
-        one, other = self._run(canvas, torch.full((2,), 4, device=self.device))[:, :4].float().nan_to_num(neginf=0.0)
-        if (one - other).abs().max() > 0.01 * one.abs().max():
-            raise ValueError(f"{self.name} mixes columns that its attention mask hides, so rows cannot be batched")
+    def _max_length(self) -> int | None:
+        """What its config says, also of rotary positions. RoBERTa's count from the padding's on."""
+        limit = getattr(self.backbone.config, "max_position_embeddings", None)
+        for name, module in self.backbone.named_modules():
+            padding = getattr(module, "padding_idx", None)
+            if limit is not None and padding is not None and name.endswith("position_embeddings"):
+                limit -= padding + 1
+        return limit
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> None:
-        """Nothing is kept. Raises ValueError when the canvas is longer than the model's position embeddings."""
-        longest = getattr(self.backbone.config, "max_position_embeddings", length)
-        if length > longest:
-            raise ValueError(f"a canvas of {length} columns is too long for {self.name}, which has {longest} positions")
+        """Nothing is kept. Raises ValueError when the canvas is longer than `max_length`."""
+        self._check_length(length)
 
     def logits(
         self,

@@ -65,8 +65,9 @@ def load(
     needs a C++ compiler). pretrained: for transformers' `from_pretrained`: device_map (which then decides
     in place of device), max_memory, offload_folder, attn_implementation, quantization_config, revision ...
 
-    Raises ValueError, naming what is wrong, when the checkpoint is absent, incomplete, corrupt, of no known
-    architecture, has no spec, or would need hub code or pickled weights.
+    Raises ValueError, naming what is wrong, when the device is not there, or the checkpoint is absent, incomplete,
+    corrupt, of an architecture that is unknown or cannot denoise, has no spec, or would need hub code or pickled
+    weights.
     """
     source = ASSETS / str(name_or_path) if str(name_or_path) in shipped_models() else name_or_path
     path = str(source)
@@ -111,7 +112,6 @@ def load(
     name = Path(str(name_or_path)).name
     if masked:
         model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
-        model.check_masking()
     else:
         model = DiffusionLM(backbone, spec, tokenizer, name, keys=chosen.keys if chosen else None, entry=entry)
     if model.mix is not None:
@@ -119,9 +119,12 @@ def load(
         model.mix.to(model.device, _dtype(dtype))
     if adapter is not None:
         attach(model, Path(adapter))
+    model = model.eval() if placed else model.to(device).eval()
+    if chosen is None:  # what the families' stock classes do is tested
+        model.probe()
     if compile:  # symbolic sizes: rows finish, so batches shrink
         (backbone if masked else backbone.get_decoder()).compile(dynamic=True)
-    return model.eval() if placed else model.to(device).eval()
+    return model
 
 
 def save(model: DiffusionLM, folder: Path) -> None:
@@ -189,7 +192,7 @@ def _unknown(model_type: str | None) -> ValueError:
 
 def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM that
-    attends wherever its mask allows and whose head gives its logits as they are."""
+    attends wherever its mask allows and whose head gives its logits as they are. `DiffusionLM.probe` finds the rest."""
     if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_encoder_decoder:
         return cast(type[PreTrainedModel], MODEL_FOR_MASKED_LM_MAPPING[type(config)])
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder:
@@ -199,6 +202,10 @@ def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
         for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
             if vars(config).get(name) not in (None, 1):
                 raise ValueError(f"{name}={vars(config)[name]}: logits rescaled after the head are not supported")
+        kinds = [kind for kind in vars(config).get("layer_types") or () if re.search("sliding|chunked", kind)]
+        window = vars(config).get("sliding_window") if vars(config).get("use_sliding_window") is not False else None
+        if kinds or window is not None:  # our mask is every layer's, so the window would be lost
+            raise ValueError(f"{kinds[0] if kinds else f'sliding_window={window}'}: local attention is not supported")
         return backbone
     raise _unknown(config.model_type)
 

@@ -68,8 +68,10 @@ def test_attach_merge_and_detach(tmp_path: Path, rslora: bool, scaling: float) -
     torch.testing.assert_close(logits(model), expected, rtol=1e-5, atol=1e-5)
     assert is_attached(model) and not any(p.requires_grad for n, p in model.named_parameters() if "lora_" in n)
 
+    assert repr(scaling) in model.identity()
     detach(model)
     assert not is_attached(model) and logits(model).equal(original)
+    assert model.identity() == dllm.load(tmp_path).identity()
     names = set(model.state_dict())
 
     attach(model, tmp_path / "adapter")

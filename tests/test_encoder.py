@@ -118,8 +118,6 @@ def test_what_an_encoder_cannot_do_is_refused(folder: Path) -> None:
     model = dllm.load(folder)
     with pytest.raises(ValueError, match="is an encoder and keeps no K/V"):
         generate(model, [[CLS]], cache=WindowCache(0, 0), gen_len=8, block_len=8)
-    with pytest.raises(ValueError, match=r"65 columns is too long for .*, which has 64 positions"):
-        generate(model, [[CLS]], gen_len=64, block_len=64)
     with pytest.raises(ValueError, match="takes no shadow columns"):
         model.shadow_logits(torch.tensor([[CLS, MASK]]), torch.tensor([[1]]), torch.tensor([1]), torch.tensor([2]))
     for fields in ({"kv": True}, {"shift": 1}, {"block": 4}, {"mix": 1}, {"response_position": 8}):
@@ -127,11 +125,21 @@ def test_what_an_encoder_cannot_do_is_refused(folder: Path) -> None:
             dllm.load(folder, spec=fields)
 
 
+@torch.no_grad()
+def test_canvases_are_as_long_as_the_positions(stock: PreTrainedModel, folder: Path) -> None:
+    model = dllm.load(folder)
+    limit = 64 - (PAD + 1 if isinstance(stock, RobertaForMaskedLM) else 0)  # RoBERTa counts on from the padding's
+    assert model.max_length == limit
+    assert generate(model, [[CLS]], gen_len=limit - 1, block_len=limit - 1)[0].token_ids
+    with pytest.raises(ValueError, match=rf"{limit + 1} columns is too long for .*, which has {limit} positions"):
+        generate(model, [[CLS]], gen_len=limit, block_len=limit)
+
+
 @pytest.mark.parametrize("config", [FNetConfig(**SIZES), ConvBertConfig(**SIZES, **REST, embedding_size=32)])
 def test_an_encoder_that_mixes_columns_otherwise_is_refused(tmp_path: Path, config: PreTrainedConfig) -> None:
     with torch.random.fork_rng():
         AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="mixes columns that its attention mask hides"):
+    with pytest.raises(ValueError, match="cannot be used as a denoiser: what stands past a row's end"):
         dllm.load(tmp_path, spec=ModelSpec(MASK, (SEP,), PAD, kv=False))
 
 

@@ -12,7 +12,26 @@ from hydra.utils import instantiate
 from safetensors.torch import load_file, save_file
 from test_families import make, qwen3
 from tokenizers import Tokenizer, models
-from transformers import CohereConfig, Gemma2Config, MambaConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    CohereConfig,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoConfig,
+    Lfm2Config,
+    Llama4TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    OPTConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 import dllm
 from decoders import NO_CACHE, Decoder, Smoothing, Threshold, generate
@@ -258,12 +277,82 @@ def test_other_architectures_are_named(causal: Path, change: dict, message: str)
         (MambaConfig(), "'mamba' is recurrent and cannot look ahead"),
         (Gemma2Config(), r"final_logit_softcapping=30.0: logits rescaled after the head are not supported"),
         (CohereConfig(), r"logit_scale=0.0625: logits rescaled"),
+        (MistralConfig(sliding_window=4), "sliding_window=4: local attention is not supported"),
+        (Qwen2Config(use_sliding_window=True, max_window_layers=1), "sliding_attention: local attention"),
+        (Gemma3TextConfig(), "sliding_attention: local attention"),
+        (Llama4TextConfig(), "chunked_attention: local attention"),
     ],
 )
 def test_causal_models_that_would_be_wrong_are_refused(tmp_path: Path, config, message: str) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=message):
         dllm.load(tmp_path, spec=SPEC)
+
+
+TINY = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
+TINY |= {"bos_token_id": 1, "eos_token_id": 36}
+ROPE = {**TINY, "intermediate_size": 64, "num_key_value_heads": 2}
+
+
+def write_causal(config: PreTrainedConfig, folder: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            GPTNeoConfig(**TINY, attention_types=[[["global", "local"], 1]], window_size=4),
+            "column 0 does not see column",
+        ),
+        (BloomConfig(**TINY), "ValueError: "),
+        (FalconConfig(**TINY, alibi=True), "ValueError: "),
+        (Lfm2Config(**ROPE, layer_types=["conv", "full_attention"]), ""),
+    ],
+)
+def test_backbones_that_fail_the_probe_are_refused(tmp_path: Path, config: PreTrainedConfig, message: str) -> None:
+    write_causal(config, tmp_path)
+    with pytest.raises(ValueError, match=f"cannot be used as a denoiser: {message}") as error:
+        dllm.load(tmp_path, spec=SPEC)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "max_length"),
+    [
+        (GPT2Config(**TINY, n_positions=24), 24),
+        (OPTConfig(**TINY, ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=24), 24),
+        (LlamaConfig(**ROPE, max_position_embeddings=16), None),
+        (Qwen3Config(**ROPE, head_dim=8, max_position_embeddings=16), None),
+        (MistralConfig(**ROPE, sliding_window=None, max_position_embeddings=16), None),
+    ],
+)
+def test_other_causal_models_denoise(tmp_path: Path, config: PreTrainedConfig, max_length: int | None) -> None:
+    write_causal(config, tmp_path)
+    for fields in ({}, {"shift": 1}, {"block": 4}, {"block": 1}):
+        dllm.load(tmp_path, spec=SPEC | fields, dtype="bfloat16")
+    model = dllm.load(tmp_path, spec=SPEC)
+    assert model.max_length == max_length
+    assert len(generate(model, [[5] * 8], cache=WindowCache(0, 0), gen_len=16, block_len=8)[0].token_ids) > 0
+    if max_length is not None:
+        with pytest.raises(ValueError, match=r"25 columns is too long for .*, which has 24 positions"):
+            generate(model, [[5] * 9], gen_len=16, block_len=8)
+        assert dllm.load(tmp_path, spec=SPEC | {"response_position": 10}).max_length == max_length - 10
+
+
+@pytest.mark.parametrize(
+    ("ignored", "message"),
+    [("attention_mask", "what stands past a row's end"), ("position_ids", "a window on kept K/V gives other logits")],
+)
+def test_the_probe_finds_what_a_backbone_ignores(causal: Path, ignored: str, message: str) -> None:
+    model = dllm.load(causal, spec=SPEC)
+    decoder = model.backbone.get_decoder()
+    forward = decoder.forward
+    decoder.forward = lambda **inputs: forward(**inputs | {ignored: None})
+    with pytest.raises(ValueError, match=f"cannot be used as a denoiser: {message}"):
+        model.probe()
 
 
 def test_unknown_weights_are_refused_and_spare_ones_are_not(causal: Path) -> None:
