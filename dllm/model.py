@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
+from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -113,6 +114,11 @@ class DiffusionLM(nn.Module):
             raise ValueError(
                 f"a canvas of {length} columns is too long for {self.name}, which has {self.max_length} positions"
             )
+
+    def identity(self) -> str:
+        """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
+        scalings = {name: m.scaling for name, m in self.backbone.named_modules() if isinstance(m, LoraLayer)}
+        return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings))
 
     @torch.no_grad()
     def probe(self) -> None:

@@ -355,6 +355,14 @@ def test_the_probe_finds_what_a_backbone_ignores(causal: Path, ignored: str, mes
         model.probe()
 
 
+def test_identity_is_what_the_weights_do_not_say(causal: Path) -> None:
+    add_tokenizer(causal, eos_token="<eos>", mask_token="<mask>")
+    known = dllm.load(causal).identity()
+    assert dllm.load(causal).identity() == known
+    for change in ({"spec": {"shift": 1}}, {"spec": {"block": 4}}, {"chat_template": "plain"}):
+        assert dllm.load(causal, **change).identity() != known
+
+
 def test_unknown_weights_are_refused_and_spare_ones_are_not(causal: Path) -> None:
     weights = load_file(causal / "model.safetensors")
     spare = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8), "pooler.dense.weight": torch.ones(2, 2)}
