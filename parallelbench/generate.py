@@ -57,8 +57,14 @@ class DiffusionGenerator:
         check_lengths(self.model.spec, self.gen_len, self.block_len)
 
     def prompt_len(self, messages: Messages) -> int:
-        """Tokens of a rendered prompt; raises ValueError when it is empty."""
-        return len(encode(self.model, messages))
+        """Tokens of a rendered prompt; raises ValueError when it is empty, or too long for the model."""
+        length, limit = len(encode(self.model, messages)), self.model.max_length
+        if limit is not None and length + self.gen_len > limit:
+            raise ValueError(
+                f"a prompt of {length} tokens and gen_length={self.gen_len} are more than the {limit} positions of "
+                f"model {self.model.name!r}; use a smaller gen_length"
+            )
+        return length
 
     def warm_up(self, batch: Sequence[Messages]) -> None:
         """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
@@ -74,8 +80,8 @@ class DiffusionGenerator:
 
     def fingerprint(self) -> str:
         """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are not there, name and
-        shape)."""
-        digest = hashlib.sha256()
+        shape), and of what the model is beside them."""
+        digest = hashlib.sha256(self.model.identity().encode())
         for name, weight in self.model.named_parameters():
             total = "offloaded" if weight.is_meta else f"{weight.sum(dtype=torch.float64).item():.12g}"
             digest.update(f"{name} {tuple(weight.shape)} {total}".encode())
