@@ -29,6 +29,7 @@ from dllm.adapter import attach, is_attached
 from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
+from dllm.probe import probe
 from dllm.spec import SPEC_FILE, ModelSpec
 
 ASSETS = Path(__file__).parent / "assets"
@@ -121,7 +122,7 @@ def load(
         attach(model, Path(adapter))
     model = model.eval() if placed else model.to(device).eval()
     if chosen is None:  # what the families' stock classes do is tested
-        model.probe()
+        probe(model)
     if compile:  # symbolic sizes: rows finish, so batches shrink
         (backbone if masked else backbone.get_decoder()).compile(dynamic=True)
     return model
@@ -192,7 +193,7 @@ def _unknown(model_type: str | None) -> ValueError:
 
 def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM that
-    attends wherever its mask allows and whose head gives its logits as they are. `DiffusionLM.probe` finds the rest."""
+    attends wherever its mask allows and whose head gives its logits as they are. `dllm.probe` finds the rest."""
     if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_encoder_decoder:
         return cast(type[PreTrainedModel], MODEL_FOR_MASKED_LM_MAPPING[type(config)])
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder:

@@ -38,6 +38,7 @@ from decoders import NO_CACHE, Decoder, Smoothing, Threshold, generate
 from dllm import ModelSpec
 from dllm.cache import WindowCache
 from dllm.load import ASSETS
+from dllm.probe import probe
 from dllm.training.scratch import scratch_llama
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.tasks import builtin_tasks
@@ -352,7 +353,7 @@ def test_the_probe_finds_what_a_backbone_ignores(causal: Path, ignored: str, mes
     forward = decoder.forward
     decoder.forward = lambda **inputs: forward(**inputs | {ignored: None})
     with pytest.raises(ValueError, match=f"cannot be used as a denoiser: {message}"):
-        model.probe()
+        probe(model)
 
 
 def test_identity_is_what_the_weights_do_not_say(causal: Path) -> None:

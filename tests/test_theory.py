@@ -1,0 +1,129 @@
+"""Theory against its published table, against listed distributions, and against decodes of ideal models."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from decoders import NO_CACHE, Decoder, FixedK, Never, Threshold, decode
+from dllm.exact import UNDECIDED, Enumerated, ExactModel, OneReplaced, Permutations
+from parallelbench.theory import (
+    accuracy,
+    blocks,
+    is_valid,
+    kl_bound,
+    posterior_bound,
+    threshold_accuracy,
+    total_correlation,
+)
+
+POSTERIORS = {"shuffle": Permutations, "replace_random": OneReplaced}
+TABLE = {  # n: C, L at k = 2 and 4 of shuffle and of replace random; accuracies in % at k = 2, 3, 4, n of both
+    3: ((2.1699, 0.5850, 2.1699), (1.1699, 0.2516, 1.1699), (66.67, 22.22, 22.22, 22.22), (88.89, 44.44, 44.44, 44.44)),
+    4: ((3.4150, 1.4150, 3.4150), (1.2451, 0.6226, 1.2451), (37.5, 37.5, 9.375, 9.375), (65.62, 84.38, 42.19, 42.19)),
+    5: ((4.7027, 0.9069, 2.3808), (1.2877, 0.2239, 0.5658), (53.33, 24, 19.2, 3.84), (88.89, 64, 81.92, 40.96)),
+    8: (
+        (8.7008, 1.8707, 4.7008),
+        (1.3485, 0.3734, 0.7968),
+        (27.34, 15.75, 3.845, 0.2403),
+        (78.03, 71.59, 58.23, 39.27),
+    ),
+    10: ((11.4282, 2.0227, 3.8365), (1.3680, 0.3148, 0.5141), (24.61, 16.53, 7, 0.03629), (81.21, 85.99, 70.29, 38.74)),
+    15: ((18.3532, 1.6517, 5.1995), (1.3935, 0.1273, 0.4512), (31.83, 5.274, 2.721, 3e-4), (92.72, 77.58, 73.5, 38.06)),
+    20: ((25.3612, 2.5047, 6.5502), (1.4060, 0.1824, 0.4149), (17.62, 6.62, 1.067, 0), (88.74, 83.83, 75.95, 37.74)),
+}
+
+
+@pytest.mark.parametrize("n", TABLE)
+def test_closed_forms_are_the_published_ones(n: int) -> None:
+    for task, bounds, shares in zip(POSTERIORS, TABLE[n][:2], TABLE[n][2:], strict=True):
+        k4 = min(4, n)
+        assert [total_correlation(task, n), kl_bound(task, n, 2), kl_bound(task, n, k4)] == pytest.approx(
+            bounds, abs=6e-5
+        )
+        ours = [100 * accuracy(task, n, min(k, n), 1) for k in (2, 3, 4, n)]
+        assert ours == pytest.approx(shares, rel=3e-4, abs=1e-5)
+    for task in ("copy", "replace_index"):
+        assert total_correlation(task, n) == 0 and accuracy(task, n, n, 1) == 1
+
+
+def test_limits() -> None:
+    assert total_correlation("replace_random", 10**6) == pytest.approx(math.log2(math.e), abs=1e-5)
+    for n in (4, 6, 8):
+        double = math.prod(range(n, 0, -2)) / math.prod(range(n - 1, 0, -2))
+        assert kl_bound("shuffle", n, 2) == pytest.approx(math.log2(double))
+
+
+@pytest.mark.parametrize("task", POSTERIORS)
+@pytest.mark.parametrize("n", [3, 4, 5, 6])
+def test_bounds_of_the_listed_distribution(task: str, n: int) -> None:
+    listed = POSTERIORS[task](n).enumerated()
+    for k in (1, 2, 3, n):
+        assert posterior_bound(listed, blocks(n, k)) == pytest.approx(kl_bound(task, n, k), abs=1e-6)
+    backwards = [part[::-1] for part in blocks(n, 2)[::-1]]
+    if n % 2 == 0:
+        assert posterior_bound(listed, backwards) == pytest.approx(kl_bound(task, n, 2), abs=1e-6)
+
+
+@pytest.mark.parametrize("task", POSTERIORS)
+def test_counted_posteriors_equal_listed_ones(task: str) -> None:
+    posterior = POSTERIORS[task](5)
+    listed, rng = posterior.enumerated(), torch.Generator().manual_seed(0)
+    answers = listed.answers[torch.randint(0, len(listed.answers), (50,), generator=rng)]
+    seen = torch.rand(answers.shape, generator=rng) < torch.rand(50, 1, generator=rng)
+    tokens = answers.where(seen, UNDECIDED)
+    expected = listed.marginals(tokens)
+    torch.testing.assert_close(posterior.marginals(tokens)[~seen], expected[~seen])
+    assert expected.sum(-1).allclose(torch.ones(1, dtype=torch.float64))
+
+
+def test_valid_answers() -> None:
+    for posterior in (Permutations(4), OneReplaced(4)):
+        answers = posterior.enumerated().answers.tolist()
+        assert all(is_valid(posterior, answer) for answer in answers)
+    assert not is_valid(Permutations(3), [0, 0, 1]) and not is_valid(Permutations(3), [0, 1, 3])
+    assert not is_valid(OneReplaced(3), [0, 1, 2]) and not is_valid(OneReplaced(3), [3, 3, 2])
+
+
+def reached(task: str, n: int, decoder: Decoder, samples: int) -> int:
+    """Valid answers among decodes of the ideal model."""
+    posterior = POSTERIORS[task](n)
+    prompts = [[i % n, i // n % n, i // n**2] for i in range(samples)]  # prompts of their own: samples of their own
+    parts = {"gen_len": n, "block_len": n, "cache": NO_CACHE, "stop": Never()}
+    rows = decode(ExactModel(posterior), prompts, decoder=decoder, **parts)
+    return sum(is_valid(posterior, row.token_ids) for row in rows)
+
+
+@pytest.mark.parametrize("task", POSTERIORS)
+@pytest.mark.parametrize("n", [3, 4, 6, 10])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, None])
+def test_sampling_decodes_of_the_ideal_model_reach_the_closed_form(task: str, n: int, k: int | None) -> None:
+    k = n if k is None else min(k, n)
+    valid = reached(task, n, Decoder(FixedK(k), temperature=1.0, confidence="random"), 400)
+    # 40 such tests: each may miss by chance with 1e-4
+    assert binomtest(valid, 400, accuracy(task, n, k, 1)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("task", POSTERIORS)
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_greedy_and_threshold_decodes_of_the_ideal_model(task: str, n: int) -> None:
+    for k in (1, 2, 3):
+        # so cold that only ties are open
+        valid = reached(task, n, Decoder(FixedK(k), temperature=1e-3, confidence="random"), 400)
+        assert binomtest(valid, 400, accuracy(task, n, k, 0)).pvalue > 1e-4
+    alike = reached(task, n, Decoder(FixedK(2), confidence="random"), 20)  # an argmax takes the same item twice
+    assert alike == (20 if task == "replace_random" and n % 2 else 0)
+    for gamma in (0.3, 0.51, 0.6, 0.8, 0.95):
+        assert reached(task, n, Decoder(Threshold(gamma)), 20) == 20 * threshold_accuracy(task, n, gamma)
+
+
+@pytest.mark.parametrize("wrong", [("walk", 3, 1), ("shuffle", 1, 1), ("shuffle", 3, 4), ("copy", 3, 0)])
+def test_what_has_no_closed_form_is_refused(wrong: tuple[str, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"no closed form|at least 2 items"):
+        kl_bound(*wrong)
+
+
+def test_weights_must_be_a_distribution() -> None:
+    with pytest.raises(ValueError, match=r"sum to 0\.5"):
+        Enumerated(torch.tensor([[0, 1]]), torch.tensor([0.5]))
