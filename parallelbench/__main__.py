@@ -1,4 +1,4 @@
-"""Command line: `python -m parallelbench run | report | score | list`. The only module here that knows Hydra."""
+"""Command line: `python -m parallelbench run | report | score | analyze | list`. Hydra is known here only."""
 
 import os
 import sys
@@ -16,7 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
+from parallelbench.analyze import ANALYSES, analysis
 from parallelbench.generate import DiffusionGenerator
+from parallelbench.options import split_options
 from parallelbench.processes import join
 from parallelbench.record import config_hash, find_runs, read_run
 from parallelbench.report import run_table, write_report
@@ -31,6 +33,7 @@ USAGE = "\n".join(
         "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
         "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
         "score DIR ...                  score stored completions again, without a model",
+        "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
     )
 )
@@ -38,13 +41,9 @@ CONF = Path(__file__).parents[1] / "conf"  # by path: a folder `conf` of the use
 GROUPS = ("model", "decoder", "cache", "stop", "suite")
 
 
-class UsageError(Exception):
-    """Something the user can mend; its text is one sentence."""
-
-
 def main() -> None:
     arguments = sys.argv[1:]
-    commands = {"run": run, "report": report, "score": score, "list": show_choices}
+    commands = {"run": run, "report": report, "score": score, "analyze": analyze, "list": show_choices}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return
@@ -52,8 +51,8 @@ def main() -> None:
         fail(f"unknown command {arguments[0]!r}; choose one of {', '.join(commands)}")
     try:
         commands[arguments[0]](arguments[1:])
-    except UsageError as error:
-        fail(str(error))
+    except ValueError as error:
+        fail(_sentence(error))
 
 
 def fail(message: str) -> NoReturn:
@@ -106,27 +105,30 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def report(arguments: Sequence[str]) -> None:
-    paths, options = _split(arguments, {"out_dir": "results/report"})
-    try:
-        runs = [read_run(folder) for folder in find_runs(paths)]
-        out_dir = Path(options["out_dir"])
-        text = write_report(runs, out_dir)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    print(text)
+    paths, options = split_options(arguments, {"out_dir": "results/report"})
+    out_dir = Path(options["out_dir"])
+    print(write_report([read_run(folder) for folder in find_runs(paths)], out_dir))
     print(out_dir)
 
 
+def analyze(arguments: Sequence[str]) -> None:
+    if not arguments:
+        for name in ANALYSES:
+            print(f"{name:10} {analysis(name).USAGE}")
+        return
+    print(analysis(arguments[0]).main(arguments[1:]))
+
+
 def score(arguments: Sequence[str]) -> None:
-    paths, _ = _split(arguments, {})
+    paths, _ = split_options(arguments, {})
     try:
         for folder in find_runs(paths):
             suite = instantiate(OmegaConf.create(read_run(folder).config["suite"]), _convert_="all")
             finished = rescore(folder, suite.build())
             print(run_table(finished))
             print(finished.folder)
-    except (ValueError, HydraException, OmegaConfBaseException) as error:
-        raise UsageError(_sentence(error)) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(_sentence(error)) from error
 
 
 def show_choices(arguments: Sequence[str]) -> None:
@@ -160,14 +162,14 @@ def _prepare(config: DictConfig) -> Job:
 
 def _build(config: DictConfig) -> Job:
     for key in ("limit", "seed", "batch_size", "gen_length", "block_length"):
-        if not isinstance(config[key], int):
+        optional = key.endswith("_length")  # null: each sample's own budget, the whole response
+        if not isinstance(config[key], int) and not (optional and config[key] is None):
             raise ValueError(f"{key}={config[key]} is not a whole number")
     generator = DiffusionGenerator(
         model=instantiate(config.model, _convert_="all"),
         decoder=instantiate(config.decoder, _convert_="all"),
         cache=instantiate(config.cache, _convert_="all"),
         stop=instantiate(config.stop, _convert_="all"),
-        gen_len=config.gen_length,
         block_len=config.block_length,
         seed=config.seed,
     )
@@ -179,6 +181,7 @@ def _build(config: DictConfig) -> Job:
         limit=config.limit,
         seed=config.seed,
         batch_size=config.batch_size,
+        gen_len=config.gen_length,
         config=settings,
         choices=_choices(),
     )
@@ -201,25 +204,6 @@ def _folder(config: DictConfig) -> Path:
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
-
-
-def _split(arguments: Sequence[str], defaults: dict[str, str]) -> tuple[list[Path], dict[str, str]]:
-    """Paths and key=value options."""
-    options = dict(defaults)
-    paths = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key in options:
-            options[key] = value
-        elif equals and not Path(argument).exists():
-            raise UsageError(
-                f"unknown option {argument!r}; choose among {', '.join(f'{k}=' for k in defaults) or 'none'}"
-            )
-        else:
-            paths.append(Path(argument))
-    if not paths:
-        raise UsageError("no run directory given; name at least one")
-    return paths, options
 
 
 def _sentence(error: Exception) -> str:

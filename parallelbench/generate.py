@@ -20,16 +20,26 @@ from dllm.model import DiffusionLM
 Messages = Sequence[Mapping[str, str]]
 
 
+@dataclass(frozen=True)
+class Request:
+    """A chat prompt and how many tokens its answer may take."""
+
+    messages: Messages
+    gen_len: int
+
+
 @runtime_checkable
 class Generator(Protocol):
-    """Chat prompts of one batch to generations in the same order. `describe` is what a record says of it (JSON
+    """Requests of one batch to generations in the same order. `describe` is what a record says of it (JSON
     values)."""
 
-    def prompt_len(self, messages: Messages) -> int: ...
+    def prompt_len(self, request: Request) -> int:
+        """Tokens of the rendered prompt. Raises ValueError when the request cannot be served."""
+        ...
 
-    def warm_up(self, batch: Sequence[Messages]) -> None: ...
+    def warm_up(self, batch: Sequence[Request]) -> None: ...
 
-    def __call__(self, batch: Sequence[Messages]) -> Sequence[Generation]: ...
+    def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]: ...
 
     def describe(self) -> dict[str, object]: ...
 
@@ -40,37 +50,38 @@ class Generator(Protocol):
 
 @dataclass(frozen=True)
 class DiffusionGenerator:
-    """Decodes with the one denoising loop. Checks at construction that model, lengths and cache fit."""
+    """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block). Checks at
+    construction that model, decoder and cache fit."""
 
     model: DiffusionLM
     decoder: Decoder
     cache: CacheStrategy
     stop: StopRule
-    gen_len: int
-    block_len: int
+    block_len: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_parts(self.model, self.decoder, self.cache)
         vocab = self.model.backbone.config.vocab_size
         self.decoder.init(Shape(1, 1, vocab, self.model.device))  # parts may refuse a vocabulary
-        check_lengths(self.model.spec, self.gen_len, self.block_len)
 
-    def prompt_len(self, messages: Messages) -> int:
-        """Tokens of a rendered prompt; raises ValueError when it is empty, or too long for the model."""
-        length, limit = len(encode(self.model, messages)), self.model.max_length
-        if limit is not None and length + self.gen_len > limit:
+    def prompt_len(self, request: Request) -> int:
+        """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
+        impossible."""
+        check_lengths(self.model.spec, request.gen_len, self._block_len([request]))
+        length, limit = len(encode(self.model, request.messages)), self.model.max_length
+        if limit is not None and length + request.gen_len > limit:
             raise ValueError(
-                f"a prompt of {length} tokens and gen_length={self.gen_len} are more than the {limit} positions of "
+                f"a prompt of {length} tokens and gen_length={request.gen_len} are more than the {limit} positions of "
                 f"model {self.model.name!r}; use a smaller gen_length"
             )
         return length
 
-    def warm_up(self, batch: Sequence[Messages]) -> None:
+    def warm_up(self, batch: Sequence[Request]) -> None:
         """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
         self._decode(batch, max_steps=2)
 
-    def __call__(self, batch: Sequence[Messages]) -> Sequence[Generation]:
+    def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
         return self._decode(batch, max_steps=None)
 
     def describe(self) -> dict[str, object]:
@@ -87,12 +98,15 @@ class DiffusionGenerator:
             digest.update(f"{name} {tuple(weight.shape)} {total}".encode())
         return digest.hexdigest()[:16]
 
-    def _decode(self, batch: Sequence[Messages], max_steps: int | None) -> Sequence[Generation]:
+    def _block_len(self, batch: Sequence[Request]) -> int:
+        return max(request.gen_len for request in batch) if self.block_len is None else self.block_len
+
+    def _decode(self, batch: Sequence[Request], max_steps: int | None) -> Sequence[Generation]:
         rows = decode(
             self.model,
-            [encode(self.model, messages, i) for i, messages in enumerate(batch)],
-            gen_len=self.gen_len,
-            block_len=self.block_len,
+            [encode(self.model, request.messages, i) for i, request in enumerate(batch)],
+            gen_len=[request.gen_len for request in batch],
+            block_len=self._block_len(batch),
             decoder=self.decoder,
             cache=self.cache,
             stop=self.stop,
@@ -112,7 +126,7 @@ def device_name(model: DiffusionLM) -> str:
 
 
 def timed_batches(
-    generator: Generator, batches: Sequence[Sequence[Messages]]
+    generator: Generator, batches: Sequence[Sequence[Request]]
 ) -> Iterator[tuple[Sequence[Generation], float]]:
     """Each batch's generations and wall seconds, the device synchronised on both sides; one untimed warm-up first."""
     if batches:

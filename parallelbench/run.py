@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from decoders import Generation
-from parallelbench.generate import Generator, timed_batches
+from parallelbench.generate import Generator, Request, timed_batches
 from parallelbench.metrics import aggregate
 from parallelbench.processes import ALONE, Processes
 from parallelbench.record import (
@@ -33,8 +33,8 @@ from parallelbench.tasks import Sample, Task
 
 @dataclass(frozen=True)
 class Job:
-    """A checked run, ready to start: nothing has been written or decoded yet. choices: names for reports, by config
-    group."""
+    """A checked run, ready to start: nothing has been written or decoded yet. gen_len: tokens to decode, None for each
+    sample's own budget. choices: names for reports, by config group."""
 
     generator: Generator
     tasks: Sequence[Task]
@@ -42,6 +42,10 @@ class Job:
     config: Mapping[str, Any]
     choices: Mapping[str, str]
     folder: Path
+    gen_len: int | None = None
+
+    def request(self, sample: Sample) -> Request:
+        return _request(sample, self.gen_len)
 
 
 def prepare(
@@ -51,6 +55,7 @@ def prepare(
     limit: int,
     seed: int,
     batch_size: int,
+    gen_len: int | None,
     config: Mapping[str, Any],
     choices: Mapping[str, str],
 ) -> Job:
@@ -62,9 +67,13 @@ def prepare(
         raise ValueError(f"batch_size={batch_size}; give at least 1")
     batches = []
     for task in tasks:
-        samples = sorted(task.samples(limit, seed), key=lambda s: generator.prompt_len(s.messages))
+        samples = sorted(task.samples(limit, seed), key=lambda s: generator.prompt_len(_request(s, gen_len)))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
-    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]))
+    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len)
+
+
+def _request(sample: Sample, gen_len: int | None) -> Request:
+    return Request(sample.messages, sample.gen_len if gen_len is None else gen_len)
 
 
 def start(job: Job, num_processes: int = 1) -> set[str]:
@@ -93,7 +102,7 @@ def share(job: Job, known: Set[str], processes: Processes) -> Sequence[Sequence[
     """The batches that fall to this process among those that hold a sample not yet known."""
     missing = _missing(job, known)
     if processes.count > 1:  # dealt out largest first, else who gets the short last batch of one task gets all of them
-        missing.sort(key=lambda batch: (len(batch), job.generator.prompt_len(batch[-1].messages)), reverse=True)
+        missing.sort(key=lambda batch: (len(batch), job.generator.prompt_len(job.request(batch[-1]))), reverse=True)
     return processes.share(missing)
 
 
@@ -115,7 +124,7 @@ def _decode_share(job: Job, known: Set[str], processes: Processes, bar: tqdm) ->
     todo = share(job, known, processes)
     tasks = {task.name: task for task in job.tasks}
     for batch, (generations, seconds) in zip(
-        todo, timed_batches(job.generator, [[s.messages for s in batch] for batch in todo]), strict=True
+        todo, timed_batches(job.generator, [[job.request(s) for s in batch] for batch in todo]), strict=True
     ):
         pairs = [(s, g) for s, g in zip(batch, generations, strict=True) if s.id not in known]
         records = [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]

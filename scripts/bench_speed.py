@@ -19,7 +19,7 @@ import dllm
 from decoders import NO_CACHE, Credit, Decoder, FixedK, StrictEos, Threshold
 from dllm.cache import WindowCache
 from dllm.kv import ColumnCache
-from parallelbench.generate import DiffusionGenerator, device_name
+from parallelbench.generate import DiffusionGenerator, Request, device_name
 from parallelbench.tasks import builtin_tasks
 
 DECODERS = {
@@ -67,13 +67,15 @@ def seconds(work: Callable[[], object]) -> float:
 def main() -> None:
     options = {"batch_size": 16, "repeats": 5} | {k: int(v) for k, v in (a.split("=") for a in sys.argv[1:])}
     model = dllm.load("tiny", device="auto")
-    batches = [[s.messages for s in task.samples(options["batch_size"], 0)] for task in builtin_tasks().values()]
+    batches = [
+        [Request(s.messages, 32) for s in task.samples(options["batch_size"], 0)] for task in builtin_tasks().values()
+    ]
     print(f"{device_name(model)}, batch size {options['batch_size']}, {len(batches)} batches, one per task")
     print(f"{'decoder':14} {'cache':6} {'decode s':>9} {'forwards s':>11} {'ratio':>6}")
     recorder = Recorder(model.backbone)
     for decoder_name, decoder in DECODERS.items():
         for cache_name, cache in CACHES.items():
-            generator = DiffusionGenerator(model, decoder, cache, StrictEos(), 32, 32)
+            generator = DiffusionGenerator(model, decoder, cache, StrictEos(), 32)
 
             def decode(generator: DiffusionGenerator = generator) -> None:
                 for batch in batches:

@@ -1,4 +1,4 @@
-"""Trains a small diffusion LM on the benchmark's own generators: `python scripts/train.py objective=mdlm out_dir=...`.
+"""Trains a small LM on the benchmark's own generators: `python scripts/train.py objective=mdlm out_dir=...`.
 
 Starts from random weights or, with init=DIR, from a finished model. Resumes from out_dir/checkpoint when killed; the
 finished model, in Hugging Face layout, is out_dir/model with training.json beside its weights; a model that started
@@ -13,6 +13,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from dllm.causal import CausalLM, save_causal
 from dllm.load import load, save
 from dllm.training.fit import fit
 from dllm.training.tokenizer import build_tokenizer
@@ -44,7 +45,10 @@ def main(config: DictConfig) -> None:
         out_dir / "checkpoint",
         settings,
     )
-    save(model, out_dir / "model")
+    if isinstance(model, CausalLM):
+        save_causal(model, out_dir / "model")
+    else:
+        save(model, out_dir / "model")
     record = {
         "config": settings,
         "parameters": sum(p.numel() for p in model.parameters()),

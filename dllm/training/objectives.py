@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 from dllm.training.masking import content_columns, mask_response, mix_rows
 
@@ -50,3 +51,24 @@ class MaskedDiffusion:
         logits = model.full_logits(noisy, batch.prompt_len, batch.end)
         loss = F.cross_entropy(logits[masked].float(), batch.canvas[masked], reduction="none")
         return (loss * weight[masked]).sum() / len(batch.canvas)
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """The usual loss of an autoregressive LM on the response, up to and with its first EOS."""
+
+    scaffold: Sequence[int] = ()  # what every objective is given; not used
+
+    def __call__(self, model: CausalLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
+        """Mean over rows of the mean cross-entropy per token."""
+        columns = torch.arange(batch.canvas.shape[1])
+        response = (columns >= batch.prompt_len[:, None]) & (columns < batch.end[:, None])
+        is_eos = response & (batch.canvas == model.tokenizer.eos_token_id)
+        target = response & (is_eos.cumsum(1) - is_eos.long() == 0)
+        weight = target.float() / target.sum(1, keepdim=True)
+        hidden = model.backbone.get_decoder()(input_ids=batch.canvas[:, :-1], use_cache=False).last_hidden_state
+        head = model.backbone.get_output_embeddings()
+        assert head is not None
+        logits = head(hidden[target[:, 1:]])
+        loss = F.cross_entropy(logits.float(), batch.canvas[target], reduction="none")
+        return (loss * weight[target]).sum() / len(batch.canvas)

@@ -1,10 +1,11 @@
-"""A small diffusion LM with random weights on a stock Llama backbone, to be trained from scratch."""
+"""Small LMs with random weights on a stock Llama backbone, to be trained from scratch: diffusion and autoregressive."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 from dllm.spec import ModelSpec
 
@@ -12,21 +13,47 @@ from dllm.spec import ModelSpec
 def scratch_llama(
     tokenizer: PreTrainedTokenizerBase,
     *,
+    response_position: int | None = 64,
+    mix_std: float = 0.8,
+    embed_std: float = 0.3,
+    seed: int = 0,
+    name: str = "scratch",
+    **sizes: Any,
+) -> DiffusionLM:
+    """A bidirectional model with a neighbour mix, its sizes as in `_llama`; the tokenizer must name mask, EOS and
+    PAD."""
+    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
+    backbone = _llama(tokenizer, seed, **sizes)
+    spec = ModelSpec(mask_id, (eos_id,), pad_id, response_position=response_position, mix=1)
+    model = DiffusionLM(backbone, spec, tokenizer, name)
+    assert model.mix is not None
+    rng = torch.Generator().manual_seed(seed)
+    model.mix.reset_(mix_std, rng)
+    _reset_embeddings(backbone, embed_std, rng)
+    return model
+
+
+def scratch_causal(
+    tokenizer: PreTrainedTokenizerBase, *, embed_std: float = 0.3, seed: int = 0, name: str = "scratch", **sizes: Any
+) -> CausalLM:
+    """The same transformer as a causal LM, without any addition."""
+    backbone = _llama(tokenizer, seed, **sizes)
+    _reset_embeddings(backbone, embed_std, torch.Generator().manual_seed(seed))
+    return CausalLM(backbone, tokenizer, name)
+
+
+def _llama(
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int,
+    *,
     width: int = 128,
     layers: int = 5,
     heads: int = 4,
     mlp_width: int = 384,
     rope_theta: float = 1000.0,
     max_positions: int = 256,
-    response_position: int | None = 64,
-    mix_std: float = 0.8,
-    embed_std: float = 0.3,
-    seed: int = 0,
-    name: str = "scratch",
-) -> DiffusionLM:
-    """A bidirectional model with a neighbour mix; the tokenizer must name mask, EOS and PAD."""
-    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
-    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
+) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
@@ -37,18 +64,15 @@ def scratch_llama(
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=eos_id,
+        eos_token_id=cast(int, tokenizer.eos_token_id),
     )
-    spec = ModelSpec(mask_id, (eos_id,), pad_id, response_position=response_position, mix=1)
     with torch.random.fork_rng():  # transformers initialises from the global generator
         torch.manual_seed(seed)
-        model = DiffusionLM(LlamaForCausalLM(config), spec, tokenizer, name)
-    assert model.mix is not None
-    rng = torch.Generator().manual_seed(seed)
-    model.mix.reset_(mix_std, rng)
-    # the usual 0.02 lets tied embeddings grow one common direction first; the final norm keeps the logits
-    # near unit scale
-    backbone = cast(LlamaForCausalLM, model.backbone)
-    torch.nn.init.normal_(backbone.model.embed_tokens.weight, std=embed_std, generator=rng)
-    torch.nn.init.constant_(backbone.model.norm.weight, embed_std)
-    return model
+        return LlamaForCausalLM(config)
+
+
+def _reset_embeddings(backbone: LlamaForCausalLM, std: float, rng: torch.Generator) -> None:
+    """The usual 0.02 lets tied embeddings grow one common direction first; the final norm keeps the logits near unit
+    scale."""
+    torch.nn.init.normal_(backbone.model.embed_tokens.weight, std=std, generator=rng)
+    torch.nn.init.constant_(backbone.model.norm.weight, std)

@@ -20,7 +20,7 @@ class Sample:
     """One benchmark instance.
 
     `data` is all that the scorer needs (JSON values only); `target` is one correct answer, the only one for
-    deterministic tasks.
+    deterministic tasks. gen_len: tokens that an answer may take where a run does not say.
     """
 
     id: str
@@ -28,6 +28,7 @@ class Sample:
     messages: Sequence[Mapping[str, str]]
     data: Mapping[str, Any]
     target: str
+    gen_len: int = 64
 
 
 @dataclass(frozen=True)
