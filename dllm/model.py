@@ -185,6 +185,39 @@ class DiffusionLM(nn.Module):
         hidden = self._forward(self._embed(canvas, columns, end), mask, self.positions(prompt_len, length), None)
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
 
+    def two_stream_logits(
+        self,
+        noisy: Int[Tensor, "B T"],
+        clean: Int[Tensor, "B T"],
+        prompt_len: Int[Tensor, " B"],
+        end: Int[Tensor, " B"],
+    ) -> Float[Tensor, "B T V"]:
+        """Logits for every column when its own block is as in `noisy` and all blocks before are as in `clean`, in one
+        forward over both (block diffusion training: Arriola et al. 2503.09573; Fast-dLLM v2, 2509.26328).
+
+        Noisy columns attend to their block's noisy and to earlier blocks' clean columns, clean ones to clean ones up to
+        their block. With a token shift the first column of a block reads the clean stream, as decoding does (the
+        published recipe reads the noisy one). Raises ValueError for a model without blocks, or with a neighbour mix,
+        which would see the noisy column before a block.
+        """
+        block = self.spec.block
+        if block is None or self.mix is not None:
+            raise ValueError("two streams need a model with spec.block and without neighbour mix")
+        length = clean.shape[1]
+        columns = torch.arange(length, device=clean.device)
+        index, live = columns // block, (columns < end[:, None])[:, None]
+        same, before = index[:, None] == index, index[:, None] > index
+        to_clean = (torch.cat([before, before | same]) & live).expand(-1, -1, length)
+        to_noisy = torch.cat([same & live, torch.zeros_like(same & live)], dim=1)
+        mask = torch.cat([to_noisy, to_clean], dim=2)[:, None]
+        columns = columns.expand_as(clean)
+        embeds = torch.cat([self._embed(stream, columns, end) for stream in (noisy, clean)], dim=1)
+        positions = self.positions(prompt_len, length).repeat(1, 2)
+        hidden = self._forward(embeds, mask, positions, None)
+        source = (columns - self.spec.shift).clamp(min=0)
+        source = source + length * (source // block < columns // block)
+        return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1])))
+
     def shadow_logits(
         self,
         canvas: Int[Tensor, "B T"],

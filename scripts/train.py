@@ -31,7 +31,7 @@ def main(config: DictConfig) -> None:
     if config.init is None:
         model = instantiate(config.model, _convert_="all")(build_tokenizer(phrases()))
     else:
-        model = load(config.init)
+        model = load(config.init, spec=config.spec)
         settings["model"] = json.loads((Path(config.init) / "training.json").read_text())
     tokenizer = model.tokenizer
     data = instantiate(config.data, _convert_="all")

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_model
+from conftest import BLOCK, make_model
 
 import dllm
 from dllm.training.fit import FitConfig, fit
 from dllm.training.masking import content_columns, mask_response
-from dllm.training.objectives import Batch, MaskedDiffusion
+from dllm.training.objectives import Batch, BlockDiffusion, MaskedDiffusion, NextToken
+from dllm.training.scratch import scratch_causal
+from dllm.training.tokenizer import build_tokenizer
 
 
 def test_number_of_masks_is_uniform_and_weights_are_its_inverse() -> None:
@@ -50,6 +52,59 @@ def test_loss_is_the_weighted_cross_entropy_of_masked_tokens() -> None:
         columns = masked[row].nonzero()[:, 0]
         expected += -sum(float(log_p[c, canvas[row, c]]) for c in columns) / len(columns) / 6
     assert abs(float(loss.detach()) - expected) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
+def test_two_streams_see_what_decoding_a_block_sees(kind: str) -> None:
+    model, rng = make_model(kind), torch.Generator().manual_seed(4)
+    clean = torch.randint(0, 40, (3, 29), generator=rng)
+    prompt_len, end = torch.tensor([3, 8, 11]), torch.tensor([29, 24, 21])
+    masked = torch.rand(clean.shape, generator=rng) < 0.5
+    masked &= torch.arange(29) >= prompt_len[:, None]
+    noisy = clean.masked_fill(masked, 47)
+    logits = model.two_stream_logits(noisy, clean, prompt_len, end)
+    for first in range(0, 29, BLOCK):
+        block = slice(first, first + BLOCK)
+        canvas = torch.cat([clean[:, :first], noisy[:, block], clean[:, first + BLOCK :]], dim=1)
+        expected = model.full_logits(canvas, prompt_len, end)[:, block]
+        live = torch.arange(29)[block] < end[:, None]
+        torch.testing.assert_close(logits[:, block][live], expected[live], atol=1e-4, rtol=1e-4)
+
+
+def test_block_diffusion_trains_each_token_once_up_to_the_block_of_the_first_eos() -> None:
+    model, seen = make_model("block_causal"), []
+    canvas = torch.randint(0, 40, (2, 30), generator=torch.Generator().manual_seed(1))
+    canvas[0, 13:] = 46  # the first EOS is in the second block, columns 8 to 15
+    batch = Batch(canvas, torch.tensor([4, 9]), torch.tensor([28, 30]))
+    plain = model.two_stream_logits
+
+    def record(noisy, clean, prompt_len, end):
+        seen.append(noisy == 47)
+        return plain(noisy, clean, prompt_len, end)
+
+    model.two_stream_logits = record
+    loss = BlockDiffusion()(model, batch, torch.Generator().manual_seed(2))
+    once, again = seen[0].chunk(2)
+    assert not (once & again).any() and once.any() and again.any()
+    expected = torch.zeros(2, 30, dtype=torch.bool)
+    expected[0, 4:16] = expected[1, 9:30] = True
+    assert torch.equal(once | again, expected)
+    masked = torch.cat([once, again])
+    twice = canvas.repeat(2, 1)
+    log_p = plain(twice.masked_fill(masked, 47), twice, batch.prompt_len.repeat(2), batch.end.repeat(2)).log_softmax(-1)
+    by_hand = -log_p.gather(2, twice[..., None])[..., 0][masked].mean()
+    torch.testing.assert_close(loss, by_hand)
+
+
+def test_next_token_loss_ends_with_the_first_eos() -> None:
+    tokenizer = build_tokenizer(["ab"])
+    model = scratch_causal(tokenizer, width=16, layers=1, heads=2, mlp_width=16)
+    canvas = torch.tensor([[10, 11, 12, 13, 1, 1, 1], [10, 11, 12, 13, 14, 15, 1]])
+    batch = Batch(canvas, torch.tensor([2, 3]), torch.tensor([7, 7]))
+    loss = NextToken()(model, batch, torch.Generator())
+    log_p = model.backbone(canvas).logits.log_softmax(-1)
+    rows = [[-log_p[0, c - 1, canvas[0, c]] for c in (2, 3, 4)], [-log_p[1, c - 1, canvas[1, c]] for c in (3, 4, 5, 6)]]
+    torch.testing.assert_close(loss, sum(sum(row) / len(row) for row in rows) / 2)
 
 
 def test_resumed_training_equals_uninterrupted(tmp_path) -> None:

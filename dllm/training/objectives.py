@@ -54,6 +54,43 @@ class MaskedDiffusion:
 
 
 @dataclass(frozen=True)
+class BlockDiffusion:
+    """Fast-dLLM v2's loss (arXiv 2509.26328), which turns a causal LM into a block-diffusion LM: each block of the
+    response is masked at a rate of its own, and a second view masks what the first one shows.
+
+    least: the smallest rate. Blocks behind the one with the first EOS are left out: decoding stops there. The mean is
+    over masked tokens, without a 1/t weight.
+    """
+
+    least: float = 1e-3
+    scaffold: Sequence[int] = ()  # what every objective is given; not used
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= 1:
+            raise ValueError(f"least={self.least}; the smallest masking rate is in (0, 1]")
+
+    def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
+        """Mean cross-entropy over the masked tokens of both views."""
+        block = model.spec.block
+        if block is None:
+            raise ValueError("block diffusion needs a model with blocks; set spec.block")
+        columns = torch.arange(batch.canvas.shape[1])
+        response = (columns >= batch.prompt_len[:, None]) & (columns < batch.end[:, None])
+        ended = response & torch.isin(batch.canvas, torch.tensor(model.spec.eos_ids))
+        first_eos = torch.where(ended.any(1), ended.int().argmax(1), batch.end - 1)
+        eligible = response & (columns // block <= (first_eos // block)[:, None])
+        num_blocks = -(-len(columns) // block)
+        rate = self.least + (1 - self.least) * torch.rand(len(response), num_blocks, generator=rng)
+        chosen = torch.rand(response.shape, generator=rng) < rate[:, columns // block]
+        views = torch.cat([eligible & chosen, eligible & ~chosen])
+        canvas, prompt_len, end = (
+            t.repeat(2, *[1] * (t.ndim - 1)) for t in (batch.canvas, batch.prompt_len, batch.end)
+        )
+        logits = model.two_stream_logits(canvas.masked_fill(views, model.spec.mask_id), canvas, prompt_len, end)
+        return F.cross_entropy(logits[views].float(), canvas[views])
+
+
+@dataclass(frozen=True)
 class NextToken:
     """The usual loss of an autoregressive LM on the response, up to and with its first EOS."""
 
