@@ -37,9 +37,10 @@ def scratch_llama(
 def scratch_causal(
     tokenizer: PreTrainedTokenizerBase, *, embed_std: float = 0.3, seed: int = 0, name: str = "scratch", **sizes: Any
 ) -> CausalLM:
-    """The same transformer as a causal LM, without any addition."""
-    backbone = _llama(tokenizer, seed, **sizes)
+    """The same transformer as a causal LM, without the mix: instead one head starts out looking at the token before."""
+    backbone = _llama(tokenizer, seed, bias=True, **sizes)
     _reset_embeddings(backbone, embed_std, torch.Generator().manual_seed(seed))
+    _look_back(backbone)
     return CausalLM(backbone, tokenizer, name)
 
 
@@ -53,6 +54,7 @@ def _llama(
     mlp_width: int = 384,
     rope_theta: float = 1000.0,
     max_positions: int = 256,
+    bias: bool = False,
 ) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -63,6 +65,7 @@ def _llama(
         max_position_embeddings=max_positions,
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         tie_word_embeddings=True,
+        attention_bias=bias,
         bos_token_id=None,
         eos_token_id=cast(int, tokenizer.eos_token_id),
     )
@@ -76,3 +79,18 @@ def _reset_embeddings(backbone: LlamaForCausalLM, std: float, rng: torch.Generat
     scale."""
     torch.nn.init.normal_(backbone.model.embed_tokens.weight, std=std, generator=rng)
     torch.nn.init.constant_(backbone.model.norm.weight, std)
+
+
+def _look_back(backbone: LlamaForCausalLM, pairs: int = 4, amplitude: float = 6.0) -> None:
+    """Sets the first head's query and key biases so that it attends to the column before, whatever the tokens.
+
+    Under RoPE, q = a at angle 0 and k = a at angle w in a pair of frequency w give a^2 cos(w (i - j - 1)), largest at
+    j = i - 1. With it "the last name that follows this first name" takes one more attention step to learn.
+    """
+    config, attention = backbone.config, backbone.model.layers[0].self_attn
+    head_dim = config.hidden_size // config.num_attention_heads
+    frequency = config.rope_parameters["rope_theta"] ** (-torch.arange(pairs) * 2 / head_dim)
+    with torch.no_grad():
+        for bias, angle in ((attention.q_proj.bias, 0 * frequency), (attention.k_proj.bias, frequency)):
+            bias[:pairs] = amplitude * angle.cos()
+            bias[head_dim // 2 : head_dim // 2 + pairs] = amplitude * angle.sin()
