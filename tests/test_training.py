@@ -96,6 +96,14 @@ def test_block_diffusion_trains_each_token_once_up_to_the_block_of_the_first_eos
     torch.testing.assert_close(loss, by_hand)
 
 
+def test_the_causal_baseline_starts_with_a_head_that_looks_back() -> None:
+    model = scratch_causal(build_tokenizer(["ab"]))
+    model.backbone.set_attn_implementation("eager")
+    tokens = torch.randint(6, 100, (2, 40), generator=torch.Generator().manual_seed(0))
+    attention = model.backbone(tokens, output_attentions=True).attentions[0]
+    assert attention[:, 0].diagonal(-1, 1, 2).min() > 0.9 > 0.5 > attention[:, 1].diagonal(-1, 1, 2)[:, 5:].max()
+
+
 def test_next_token_loss_ends_with_the_first_eos() -> None:
     tokenizer = build_tokenizer(["ab"])
     model = scratch_causal(tokenizer, width=16, layers=1, heads=2, mlp_width=16)

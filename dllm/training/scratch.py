@@ -87,10 +87,11 @@ def _look_back(backbone: LlamaForCausalLM, pairs: int = 4, amplitude: float = 6.
     Under RoPE, q = a at angle 0 and k = a at angle w in a pair of frequency w give a^2 cos(w (i - j - 1)), largest at
     j = i - 1. With it "the last name that follows this first name" takes one more attention step to learn.
     """
-    config, attention = backbone.config, backbone.model.layers[0].self_attn
-    head_dim = config.hidden_size // config.num_attention_heads
-    frequency = config.rope_parameters["rope_theta"] ** (-torch.arange(pairs) * 2 / head_dim)
+    config, attention = backbone.config, cast(Any, backbone.model.layers[0]).self_attn
+    half = config.hidden_size // config.num_attention_heads // 2
+    theta = cast(dict[str, Any], config.rope_parameters)["rope_theta"]
+    frequency = theta ** (-torch.arange(pairs) / half)
     with torch.no_grad():
         for bias, angle in ((attention.q_proj.bias, 0 * frequency), (attention.k_proj.bias, frequency)):
             bias[:pairs] = amplitude * angle.cos()
-            bias[head_dim // 2 : head_dim // 2 + pairs] = amplitude * angle.sin()
+            bias[half : half + pairs] = amplitude * angle.sin()
