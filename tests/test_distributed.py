@@ -180,7 +180,7 @@ def test_work_is_balanced() -> None:
         [Sample(f"{length}-{i}", "task", [{"role": "user", "content": "x" * length}], {}, "") for i in range(num_rows)]
         for num_rows, length in sizes
     ]
-    generator = Mock(spec=Generator, prompt_len=lambda messages: len(messages[0]["content"]))
+    generator = Mock(spec=Generator, prompt_len=lambda request: len(request.messages[0]["content"]))
     job = Job(generator, (), batches, {}, {}, Path())
     lengths = [[len(s.messages[0]["content"]) for b in share(job, set(), Processes(r, 2)) for s in b] for r in (0, 1)]
     assert sorted(lengths[0] + lengths[1]) == sorted(length for num_rows, length in sizes for _ in range(num_rows))
