@@ -23,26 +23,29 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.hub import cached_file
 
 from dllm.adapter import attach, is_attached
+from dllm.checkpoint import (
+    ASSETS,
+    check_weights,
+    find_file,
+    first_device,
+    one_sentence,
+    prepare,
+    raw_config,
+    read_tokenizer,
+    refuse_pickles,
+    shipped_causal_models,
+    shipped_models,
+    to_dtype,
+)
 from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
 from dllm.probe import probe
 from dllm.spec import SPEC_FILE, ModelSpec
 
-ASSETS = Path(__file__).parent / "assets"
 MIX_FILE = "mix.safetensors"
-HUB = ("revision", "token", "cache_dir", "local_files_only")  # where the files are; config and tokenizer need it too
-PLAIN_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
-SPARE = re.compile(r"pooler|seq_relationship|position_ids$|rotary_emb\.inv_freq$")
-"""Weights of a checkpoint that its masked or causal LM does without: other heads, and buffers computed anew."""
-
-
-def shipped_models() -> list[str]:
-    """Names of the checkpoints that come with the package."""
-    return sorted(path.parent.name for path in ASSETS.glob(f"*/{SPEC_FILE}"))
 
 
 def load(
@@ -70,46 +73,37 @@ def load(
     corrupt, of an architecture that is unknown or cannot denoise, has no spec, or would need hub code or pickled
     weights.
     """
-    source = ASSETS / str(name_or_path) if str(name_or_path) in shipped_models() else name_or_path
-    path = str(source)
-    for name in ("trust_remote_code", "use_safetensors"):
-        if name in pretrained:
-            raise ValueError(f"{name}={pretrained[name]!r}: hub code is never run and only safetensors are read")
-    # from a yaml these are mappings of other types
-    pretrained = {name: dict(value) if isinstance(value, Mapping) else value for name, value in pretrained.items()}
-    hub = {name: pretrained[name] for name in HUB if name in pretrained}
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    _check_device(device)
-    if "quantization_config" in pretrained:  # quantised weights cannot be moved afterwards
-        pretrained.setdefault("device_map", {"": device})
-    try:
-        raw = _raw_config(path, hub)
+    if str(name_or_path) in shipped_causal_models():
+        raise ValueError(
+            f"model {str(name_or_path)!r} is autoregressive, not a diffusion model; load it with "
+            f"dllm.causal.load_causal, or run it with model={str(name_or_path).replace('-', '_')} decoder=ar"
+        )
+    path = str(ASSETS / str(name_or_path) if str(name_or_path) in shipped_models() else name_or_path)
+    device, pretrained, hub = prepare(device, pretrained)
+    with one_sentence(str(name_or_path), shipped_models()):
+        raw = raw_config(path, hub)
         chosen = recognise(raw, family)
         config, family_spec = (_native_config(path, raw, hub), None) if chosen is None else _translated(chosen, raw)
         config.is_causal = False
         backbone_type = _native_backbone(config) if chosen is None else chosen.backbone
-        _refuse_pickles(path)
+        refuse_pickles(path)
         loaded = cast(Any, backbone_type).from_pretrained(
             path,
             config=config,
-            dtype=_dtype(dtype),
+            dtype=to_dtype(dtype),
             key_mapping=dict(chosen.keys) if chosen else None,
             use_safetensors=True,
             output_loading_info=True,
             **pretrained,
         )
         backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
-        tokenizer = _tokenizer(path, config, chosen, chat_template, hub)
+        reader = AutoTokenizer if chosen is None else chosen.tokenizer
+        tokenizer = read_tokenizer(path, config, reader, chat_template, hub)
         masked = chosen is None and type(config) in MODEL_FOR_MASKED_LM_MAPPING
         spec = _spec(path, tokenizer, family_spec, spec, keeps_kv=not masked, hub=hub)
-    except Exception as error:  # files made by others break the libraries that read them in many ways
-        known = ", ".join(shipped_models()) or "none"
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        raise ValueError(f"cannot load model {str(name_or_path)!r} (shipped models: {known}): {reason}") from error
-    _check_weights(str(name_or_path), info)
+    check_weights(str(name_or_path), info)
     placed = "device_map" in pretrained
-    entry = _entry(backbone) if placed else None
+    entry = first_device(backbone) if placed else None
     name = Path(str(name_or_path)).name
     if masked:
         model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
@@ -117,7 +111,7 @@ def load(
         model = DiffusionLM(backbone, spec, tokenizer, name, keys=chosen.keys if chosen else None, entry=entry)
     if model.mix is not None:
         _load_mix(model, path, hub)
-        model.mix.to(model.device, _dtype(dtype))
+        model.mix.to(model.device, to_dtype(dtype))
     if adapter is not None:
         attach(model, Path(adapter))
     model = model.eval() if placed else model.to(device).eval()
@@ -142,33 +136,6 @@ def save(model: DiffusionLM, folder: Path) -> None:
     if model.mix is not None:
         save_file(model.mix.state_dict(), folder / MIX_FILE)
     model.spec.save(folder)
-
-
-def _dtype(dtype: torch.dtype | str) -> torch.dtype:
-    if isinstance(dtype, str):
-        found = vars(torch).get(dtype)
-        if not isinstance(found, torch.dtype):
-            raise ValueError(f"unknown dtype {dtype!r}; use float32, bfloat16 or float16")
-        return found
-    return dtype
-
-
-def _check_device(device: torch.device | str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"device={str(device)!r} cannot be used here: {reason}") from error
-
-
-def _raw_config(path: str, hub: dict) -> dict[str, Any]:
-    """config.json as it is."""
-    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
-        raise ValueError("the folder has no config.json")
-    raw, _ = PreTrainedConfig.get_config_dict(path, **hub)
-    if not isinstance(raw, dict):
-        raise ValueError(f"its config.json holds a {type(raw).__name__} where an object belongs")
-    return raw
 
 
 def _translated(family: Family, raw: Mapping[str, Any]) -> tuple[PreTrainedConfig, ModelSpec]:
@@ -211,57 +178,6 @@ def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
     raise _unknown(config.model_type)
 
 
-def _refuse_pickles(path: str) -> None:
-    """Raises ValueError for a folder whose weights are pickles, which may run code on loading."""
-    folder = Path(path)
-    pickles = sorted(file.name for file in folder.glob("*.bin")) if folder.is_dir() else []
-    if pickles and not any(folder.glob("*.safetensors")):
-        raise ValueError(f"its weights are pickled ({pickles[0]}); only safetensors are read, so convert them first")
-
-
-def _check_weights(name: str, info: dict) -> None:
-    """Raises ValueError when weights are missing, or there are some that the model would leave out."""
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ValueError(f"model {name!r} lacks {len(missing)} weights, first {missing[0]!r}; its files are incomplete")
-    unexpected = sorted(key for key in info["unexpected_keys"] if not SPARE.search(key))
-    if unexpected:
-        raise ValueError(
-            f"model {name!r} has {len(unexpected)} weights that its architecture has no place for, first "
-            f"{unexpected[0]!r}; it is another architecture than its config.json says, or another family"
-        )
-
-
-def _entry(backbone: PreTrainedModel) -> torch.device | None:
-    """Where the canvases of a model in several places belong: with its first part on a GPU, else on the CPU."""
-    places = vars(backbone).get("hf_device_map", {}).values()
-    if len(places) < 2:  # accelerate leaves a model in one place alone
-        return None
-    gpus = [place for place in places if str(place) not in ("cpu", "disk")]
-    return torch.device(gpus[0] if gpus else "cpu")
-
-
-def _tokenizer(
-    path: str, config: PreTrainedConfig, family: Family | None, chat_template: str | None, hub: dict
-) -> PreTrainedTokenizerBase | None:
-    """The checkpoint's tokenizer, None where it has none. Raises ValueError for a chat template it cannot have."""
-    template = None
-    if chat_template is not None:
-        file = Path(chat_template)
-        if chat_template != "plain" and not (file.suffix == ".jinja" and file.is_file()):
-            raise ValueError(f"chat_template={chat_template!r} is neither 'plain' nor a .jinja file")
-        template = PLAIN_TEMPLATE if chat_template == "plain" else file.read_text()
-    if not any(_file(path, name, hub) for name in ("tokenizer.json", "tokenizer_config.json")):
-        if template is not None:
-            raise ValueError("it has no tokenizer to use a chat template with")
-        return None
-    reader = cast(Any, AutoTokenizer if family is None else family.tokenizer)
-    tokenizer = reader.from_pretrained(path, config=config, trust_remote_code=False, **hub)
-    if template is not None:
-        tokenizer.chat_template = template
-    return tokenizer
-
-
 def _spec(
     path: str,
     tokenizer: PreTrainedTokenizerBase | None,
@@ -275,7 +191,7 @@ def _spec(
     fields."""
     if isinstance(given, ModelSpec):
         return given
-    file = _file(path, SPEC_FILE, hub)
+    file = find_file(path, SPEC_FILE, hub)
     if file is not None or of_family is not None:
         known = vars(of_family if file is None else ModelSpec.read(Path(file)))
     else:
@@ -300,14 +216,10 @@ def _special_ids(tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
 def _load_mix(model: DiffusionLM, path: str, hub: dict) -> None:
     """Reads the learned input mix. Raises ValueError when it is missing or does not fit."""
     assert model.mix is not None
-    file = _file(path, MIX_FILE, hub)
+    file = find_file(path, MIX_FILE, hub)
     if file is None:
         raise ValueError(f"model {path!r} has no {MIX_FILE}, which its {SPEC_FILE} asks for (mix={model.spec.mix})")
     try:
         model.mix.load_state_dict(load_file(file))
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{file} does not fit model {path!r}: {error}") from error
-
-
-def _file(path: str, name: str, hub: dict) -> str | None:
-    return cached_file(path, name, _raise_exceptions_for_missing_entries=False, **hub)

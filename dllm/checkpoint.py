@@ -1,0 +1,141 @@
+"""What every checkpoint's loading shares, diffusion or autoregressive: where its files are, what is read of them, and
+one sentence for each way they can be wrong. No hub code is ever run and no pickled weights are read."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
+
+from dllm.spec import SPEC_FILE
+
+ASSETS = Path(__file__).parent / "assets"
+HUB = ("revision", "token", "cache_dir", "local_files_only")  # where the files are; config and tokenizer need it too
+PLAIN_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
+SPARE = re.compile(r"pooler|seq_relationship|position_ids$|rotary_emb\.inv_freq$")
+"""Weights of a checkpoint that its masked or causal LM does without: other heads, and buffers computed anew."""
+
+
+def shipped_models() -> list[str]:
+    """Names of the diffusion models that come with the package."""
+    return sorted(path.parent.name for path in ASSETS.glob(f"*/{SPEC_FILE}"))
+
+
+def shipped_causal_models() -> list[str]:
+    """Names of the autoregressive models that come with the package."""
+    return sorted({path.parent.name for path in ASSETS.glob("*/config.json")} - set(shipped_models()))
+
+
+def prepare(
+    device: torch.device | str, pretrained: Mapping[str, Any]
+) -> tuple[torch.device | str, dict[str, Any], dict[str, Any]]:
+    """The device, where "auto" is settled, the arguments of `from_pretrained`, and those that say where files are.
+    Raises ValueError for a device that is not there or an argument that would run hub code or unpickle."""
+    for name in ("trust_remote_code", "use_safetensors"):
+        if name in pretrained:
+            raise ValueError(f"{name}={pretrained[name]!r}: hub code is never run and only safetensors are read")
+    # from a yaml these are mappings of other types
+    pretrained = {name: dict(value) if isinstance(value, Mapping) else value for name, value in pretrained.items()}
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    check_device(device)
+    if "quantization_config" in pretrained:  # quantised weights cannot be moved afterwards
+        pretrained.setdefault("device_map", {"": device})
+    return device, pretrained, {name: pretrained[name] for name in HUB if name in pretrained}
+
+
+@contextmanager
+def one_sentence(name: str, shipped: Sequence[str]) -> Iterator[None]:
+    """Whatever goes wrong inside becomes a ValueError in one sentence: files made by others break the libraries that
+    read them in many ways."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+        known = ", ".join(shipped) or "none"
+        raise ValueError(f"cannot load model {name!r} (shipped models: {known}): {reason}") from error
+
+
+def to_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    if isinstance(dtype, str):
+        found = vars(torch).get(dtype)
+        if not isinstance(found, torch.dtype):
+            raise ValueError(f"unknown dtype {dtype!r}; use float32, bfloat16 or float16")
+        return found
+    return dtype
+
+
+def check_device(device: torch.device | str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device={str(device)!r} cannot be used here: {reason}") from error
+
+
+def raw_config(path: str, hub: dict) -> dict[str, Any]:
+    """config.json as it is."""
+    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
+        raise ValueError("the folder has no config.json")
+    raw, _ = PreTrainedConfig.get_config_dict(path, **hub)
+    if not isinstance(raw, dict):
+        raise ValueError(f"its config.json holds a {type(raw).__name__} where an object belongs")
+    return raw
+
+
+def refuse_pickles(path: str) -> None:
+    """Raises ValueError for a folder whose weights are pickles, which may run code on loading."""
+    folder = Path(path)
+    pickles = sorted(file.name for file in folder.glob("*.bin")) if folder.is_dir() else []
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise ValueError(f"its weights are pickled ({pickles[0]}); only safetensors are read, so convert them first")
+
+
+def check_weights(name: str, info: dict) -> None:
+    """Raises ValueError when weights are missing, or there are some that the model would leave out."""
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(f"model {name!r} lacks {len(missing)} weights, first {missing[0]!r}; its files are incomplete")
+    unexpected = sorted(key for key in info["unexpected_keys"] if not SPARE.search(key))
+    if unexpected:
+        raise ValueError(
+            f"model {name!r} has {len(unexpected)} weights that its architecture has no place for, first "
+            f"{unexpected[0]!r}; it is another architecture than its config.json says, or another family"
+        )
+
+
+def first_device(backbone: PreTrainedModel) -> torch.device | None:
+    """Where the canvases of a model in several places belong: with its first part on a GPU, else on the CPU."""
+    places = vars(backbone).get("hf_device_map", {}).values()
+    if len(places) < 2:  # accelerate leaves a model in one place alone
+        return None
+    gpus = [place for place in places if str(place) not in ("cpu", "disk")]
+    return torch.device(gpus[0] if gpus else "cpu")
+
+
+def read_tokenizer(
+    path: str, config: PreTrainedConfig, reader: Any, chat_template: str | None, hub: dict
+) -> PreTrainedTokenizerBase | None:
+    """The checkpoint's tokenizer, None where it has none. Raises ValueError for a chat template it cannot have."""
+    template = None
+    if chat_template is not None:
+        file = Path(chat_template)
+        if chat_template != "plain" and not (file.suffix == ".jinja" and file.is_file()):
+            raise ValueError(f"chat_template={chat_template!r} is neither 'plain' nor a .jinja file")
+        template = PLAIN_TEMPLATE if chat_template == "plain" else file.read_text()
+    if not any(find_file(path, name, hub) for name in ("tokenizer.json", "tokenizer_config.json")):
+        if template is not None:
+            raise ValueError("it has no tokenizer to use a chat template with")
+        return None
+    tokenizer = reader.from_pretrained(path, config=config, trust_remote_code=False, **hub)
+    if template is not None:
+        tokenizer.chat_template = template
+    return tokenizer
+
+
+def find_file(path: str, name: str, hub: dict) -> str | None:
+    return cached_file(path, name, _raise_exceptions_for_missing_entries=False, **hub)
