@@ -1,25 +1,130 @@
 """Autoregressive language models: the baseline that parallel decoding is measured against."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from dllm.checkpoint import (
+    ASSETS,
+    check_weights,
+    find_file,
+    first_device,
+    one_sentence,
+    prepare,
+    raw_config,
+    read_tokenizer,
+    refuse_pickles,
+    shipped_causal_models,
+    shipped_models,
+    to_dtype,
+)
+from dllm.spec import SPEC_FILE
 
 
 class CausalLM(nn.Module):
-    """A stock transformers causal LM and its tokenizer, as they are."""
+    """A stock transformers causal LM and its tokenizer, as they are.
 
-    def __init__(self, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str = "model") -> None:
+    Its own generation settings are kept only as far as they name special ids: sampling and repetition penalties would
+    not be greedy decoding. eos_ids: what its generation settings or tokenizer call the end of a text. entry: where
+    prompts belong when the backbone is spread over several devices. max_length: positions that it has, None for no
+    known limit. Raises ValueError when nothing names EOS.
+    """
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str = "model",
+        *,
+        entry: torch.device | None = None,
+    ) -> None:
         super().__init__()
-        self.backbone, self.tokenizer, self.name = backbone, tokenizer, name
+        self.backbone, self.tokenizer, self.name, self.entry = backbone, tokenizer, name, entry
+        settings = backbone.generation_config
+        given = None if settings is None else settings.eos_token_id
+        named = [*(given if isinstance(given, list) else [given]), tokenizer.eos_token_id]
+        self.eos_ids = tuple(dict.fromkeys(cast(int, eos) for eos in named if eos is not None))
+        if not self.eos_ids:
+            raise ValueError(f"neither generation_config.json nor the tokenizer of model {name!r} names EOS")
+        pad = tokenizer.pad_token_id
+        self.pad_id = pad if isinstance(pad, int) else self.eos_ids[0]
+        backbone.generation_config = GenerationConfig(eos_token_id=list(self.eos_ids), pad_token_id=self.pad_id)
 
     @property
     def device(self) -> torch.device:
-        return self.backbone.device
+        return self.entry or self.backbone.device
+
+    @property
+    def max_length(self) -> int | None:
+        """Rotary positions go on for ever, learned ones end."""
+        config = self.backbone.config
+        return None if vars(config).get("rope_parameters") else getattr(config, "max_position_embeddings", None)
+
+    def identity(self) -> str:
+        """What the weights do not say."""
+        return repr((self.eos_ids, self.tokenizer.chat_template))
+
+
+def load_causal(
+    name_or_path: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | str = torch.float32,
+    chat_template: str | None = None,
+    **pretrained: Any,
+) -> CausalLM:
+    """A shipped autoregressive model by name, or any causal LM of transformers by folder or hub id, in eval mode.
+
+    The arguments are those of `dllm.load`, which diffusion models belong to. Raises ValueError, naming what is wrong,
+    when the device is not there, or the checkpoint is absent, incomplete, corrupt, a diffusion or masked LM, has no
+    tokenizer, or would need hub code or pickled weights.
+    """
+    name = str(name_or_path)
+    path = str(ASSETS / name if name in (*shipped_causal_models(), *shipped_models()) else name_or_path)
+    device, pretrained, hub = prepare(device, pretrained)
+    with one_sentence(name, shipped_causal_models()):
+        config = _config(path, hub)
+        refuse_pickles(path)
+        loaded = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]).from_pretrained(
+            path, config=config, dtype=to_dtype(dtype), use_safetensors=True, output_loading_info=True, **pretrained
+        )
+        backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
+        tokenizer = read_tokenizer(path, config, AutoTokenizer, chat_template, hub)
+        if tokenizer is None:
+            raise ValueError("it has no tokenizer to read prompts with")
+    check_weights(name, info)
+    placed = "device_map" in pretrained
+    entry = first_device(backbone) if placed else None
+    model = CausalLM(backbone, tokenizer, Path(name).name, entry=entry)
+    return model.eval() if placed else model.to(device).eval()
 
 
 def save_causal(model: CausalLM, folder: Path) -> None:
     """Writes a checkpoint in Hugging Face layout."""
     model.backbone.save_pretrained(folder)
     model.tokenizer.save_pretrained(folder)
+
+
+def _config(path: str, hub: dict) -> PreTrainedConfig:
+    """A causal LM's config. Raises ValueError for any other model's."""
+    raw = raw_config(path, hub)
+    if find_file(path, SPEC_FILE, hub) is not None or raw.get("is_causal") is False:
+        raise ValueError("it is a diffusion model; load it with dllm.load (model=tiny or model=local)")
+    config = AutoConfig.from_pretrained(path, **hub) if raw.get("model_type") in CONFIG_MAPPING else None
+    looks_ahead = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not raw.get("is_decoder")
+    if config is None or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or looks_ahead or config.is_encoder_decoder:
+        raise ValueError(f"architecture {raw.get('model_type')!r} is not a causal LM of transformers")
+    return config

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
 from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.generate import DiffusionGenerator
+from parallelbench.generate import make_generator
 from parallelbench.options import split_options
 from parallelbench.processes import join
 from parallelbench.record import config_hash, find_runs, read_run
@@ -165,9 +165,9 @@ def _build(config: DictConfig) -> Job:
         optional = key.endswith("_length")  # null: each sample's own budget, the whole response
         if not isinstance(config[key], int) and not (optional and config[key] is None):
             raise ValueError(f"{key}={config[key]} is not a whole number")
-    generator = DiffusionGenerator(
-        model=instantiate(config.model, _convert_="all"),
-        decoder=instantiate(config.decoder, _convert_="all"),
+    generator = make_generator(
+        instantiate(config.model, _convert_="all"),
+        instantiate(config.decoder, _convert_="all"),
         cache=instantiate(config.cache, _convert_="all"),
         stop=instantiate(config.stop, _convert_="all"),
         block_len=config.block_length,

@@ -21,9 +21,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
             choice = run.info["choices"].get(group)
             peers = [s for other, s in zip(runs, flat, strict=True) if other.info["choices"].get(group) == choice]
             hidden = (
-                key in ("out_dir", "suite.tasks")
-                or key.startswith(("decoder.rule.", "decoder.revise."))
-                or key.endswith("_target_")
+                key in ("out_dir", "suite.tasks") or key.startswith(_knob_prefixes(run)) or key.endswith("_target_")
             )
             if not hidden and len({repr(peer.get(key)) for peer in peers}) > 1:
                 parts.append(f"{key.split('.')[-1]}={value}")
@@ -39,10 +37,15 @@ def method(run: Run) -> str:
 
 
 def knobs(run: Run) -> dict[str, object]:
-    """The settings of the commit rule and of the revision, by their last names."""
-    parts = {part: run.config["decoder"].get(part) or {} for part in ("rule", "revise")}
-    settings = _flatten(parts)
-    return {key.split(".")[-1]: value for key, value in settings.items() if not key.endswith("_target_")}
+    """The settings of the commit rule and of the revision, by their last names; of a decoder with a loop of its own,
+    all of them."""
+    settings = _flatten(run.config).items()
+    chosen = {key: value for key, value in settings if key.startswith(_knob_prefixes(run))}
+    return {key.split(".")[-1]: value for key, value in chosen.items() if not key.endswith("_target_")}
+
+
+def _knob_prefixes(run: Run) -> tuple[str, ...]:
+    return ("decoder.rule.", "decoder.revise.") if "rule" in run.config["decoder"] else ("decoder.",)
 
 
 def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:

@@ -5,7 +5,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -15,6 +15,7 @@ from decoders.loop import check_parts
 from decoders.state import check_lengths
 from decoders.types import Shape
 from dllm.cache import CacheStrategy
+from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 
 Messages = Sequence[Mapping[str, str]]
@@ -48,6 +49,29 @@ class Generator(Protocol):
         ...
 
 
+@runtime_checkable
+class Method(Protocol):
+    """A decoder with a loop of its own: instead of a `decoders.Decoder`, what a decoder's yaml may instantiate."""
+
+    def bind(self, model: Any, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int) -> Generator:
+        """The generator of a run. Raises ValueError for a model, cache or stop rule that the loop cannot use."""
+        ...
+
+
+def make_generator(
+    model: Any, decoder: Decoder | Method, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+) -> Generator:
+    """The generator of a model and a decoder. Raises ValueError when they do not fit."""
+    if not isinstance(decoder, Decoder):
+        return decoder.bind(model, cache=cache, stop=stop, block_len=block_len, seed=seed)
+    if isinstance(model, CausalLM):
+        raise ValueError(
+            f"a denoising decoder ({type(decoder.rule).__name__}) cannot use model {model.name!r}, which is "
+            "autoregressive; use decoder=ar or decoder=prompt_lookup, or a diffusion model such as model=tiny"
+        )
+    return DiffusionGenerator(model, decoder, cache, stop, block_len, seed)
+
+
 @dataclass(frozen=True)
 class DiffusionGenerator:
     """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block). Checks at
@@ -69,13 +93,7 @@ class DiffusionGenerator:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
         impossible."""
         check_lengths(self.model.spec, request.gen_len, self._block_len([request]))
-        length, limit = len(encode(self.model, request.messages)), self.model.max_length
-        if limit is not None and length + request.gen_len > limit:
-            raise ValueError(
-                f"a prompt of {length} tokens and gen_length={request.gen_len} are more than the {limit} positions of "
-                f"model {self.model.name!r}; use a smaller gen_length"
-            )
-        return length
+        return fitting_prompt_len(self.model, request)
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
@@ -85,18 +103,10 @@ class DiffusionGenerator:
         return self._decode(batch, max_steps=None)
 
     def describe(self) -> dict[str, object]:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        dtype = str(self.model.backbone.dtype).removeprefix("torch.")
-        return {"model": self.model.name, "parameters": parameters, "dtype": dtype, "device": device_name(self.model)}
+        return describe_model(self.model)
 
     def fingerprint(self) -> str:
-        """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are not there, name and
-        shape), and of what the model is beside them."""
-        digest = hashlib.sha256(self.model.identity().encode())
-        for name, weight in self.model.named_parameters():
-            total = "offloaded" if weight.is_meta else f"{weight.sum(dtype=torch.float64).item():.12g}"
-            digest.update(f"{name} {tuple(weight.shape)} {total}".encode())
-        return digest.hexdigest()[:16]
+        return fingerprint(self.model)
 
     def _block_len(self, batch: Sequence[Request]) -> int:
         return max(request.gen_len for request in batch) if self.block_len is None else self.block_len
@@ -117,7 +127,35 @@ class DiffusionGenerator:
         return list(describe(self.model, rows))
 
 
-def device_name(model: DiffusionLM) -> str:
+def fitting_prompt_len(model: DiffusionLM | CausalLM, request: Request) -> int:
+    """Tokens of a rendered prompt. Raises ValueError when it is empty or leaves no room for its answer."""
+    length, limit = len(encode(model, request.messages)), model.max_length
+    if limit is not None and length + request.gen_len > limit:
+        raise ValueError(
+            f"a prompt of {length} tokens and gen_length={request.gen_len} are more than the {limit} positions of "
+            f"model {model.name!r}; use a smaller gen_length"
+        )
+    return length
+
+
+def describe_model(model: DiffusionLM | CausalLM) -> dict[str, object]:
+    """What a record says of a model: JSON values."""
+    parameters = sum(p.numel() for p in model.parameters())
+    dtype = str(model.backbone.dtype).removeprefix("torch.")
+    return {"model": model.name, "parameters": parameters, "dtype": dtype, "device": device_name(model)}
+
+
+def fingerprint(model: DiffusionLM | CausalLM) -> str:
+    """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are not there, name and shape),
+    and of what the model is beside them."""
+    digest = hashlib.sha256(model.identity().encode())
+    for name, weight in model.named_parameters():
+        total = "offloaded" if weight.is_meta else f"{weight.sum(dtype=torch.float64).item():.12g}"
+        digest.update(f"{name} {tuple(weight.shape)} {total}".encode())
+    return digest.hexdigest()[:16]
+
+
+def device_name(model: DiffusionLM | CausalLM) -> str:
     """The device a number was measured on: GPU name, or CPU with its thread count."""
     if model.device.type == "cuda":
         return torch.cuda.get_device_name(model.device)

@@ -17,6 +17,7 @@ Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, met
 MAX_BARS = 8
 MAX_CURVES = 6  # more are drawn in a panel each
 REFERENCE = "threshold"  # the curve that others are compared with
+AUTOREGRESSIVE = "parallelbench.autoregressive.Autoregressive"
 CACHE_PLOT = "![quality against columns recomputed](quality_columns.png)\n\n"
 TASK_PLOTS = """![score per task](tasks.png)
 
@@ -79,11 +80,12 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     _write_csv(out_dir / "summary.csv", {name: {ALL: rows[ALL]} for name, rows in metrics.items()}, runs)
     _write_csv(out_dir / "tasks.csv", metrics)
 
-    model = runs[0].info["model"]
+    model = _models(runs)
     title = f"{model}: quality against tokens per forward, 95 % intervals"
     curves = _curves(names, runs, metrics)
     curve_of = dict(zip(names, curve_names(names, runs), strict=True))
-    candidates = (REFERENCE, f"{REFERENCE} cache=none", *curve_of.values())
+    same_rule = [name for name in curve_of.values() if name.split()[0] == REFERENCE]
+    candidates = (REFERENCE, f"{REFERENCE} cache=none", *same_rule, *curve_of.values())
     reference = next(name for name in candidates if name in curve_of.values())
     many = len(curves) > MAX_CURVES
     if many:
@@ -118,6 +120,11 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     )
     (out_dir / "report.md").write_text(text)
     return text
+
+
+def _models(runs: Sequence[Run]) -> str:
+    """Each model once, in the order of the runs."""
+    return " and ".join(dict.fromkeys(run.info["model"] for run in runs))
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
@@ -237,7 +244,7 @@ def _markdown(
     devices = sorted({_measured_on(run) for run in runs})
     has_baseline = any(_baseline(run, runs) is not None for run in runs)
     lines = [
-        f"# {runs[0].info['model']}: {len(runs)} runs",
+        f"# {_models(runs)}: {len(runs)} runs",
         "",
         "![quality against tokens per forward](quality_tpf.png)",
         "",
@@ -275,11 +282,13 @@ def _markdown(
 
 
 def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The one-token-per-step run by confidence with this run's model, cache, stop rule and lengths, if there is one."""
+    """The one-token-per-step run by confidence, or the autoregressive one, with this run's model, cache, stop rule and
+    lengths, if there is one."""
     same = ("model", "cache", "stop", "gen_length", "block_length")
     for other in runs:
         decoder = other.config["decoder"]
-        is_one = decoder.get("rule", {}).get("k") == 1 and decoder.get("confidence", "prob") == "prob"
+        by_confidence = decoder.get("rule", {}).get("k") == 1 and decoder.get("confidence", "prob") == "prob"
+        is_one = by_confidence or decoder["_target_"] == AUTOREGRESSIVE
         is_plain = not any(decoder.get(part) for part in ("transforms", "rescore", "revise", "soft", "temperature"))
         if is_one and is_plain and all(other.config[key] == run.config[key] for key in same):
             return other
