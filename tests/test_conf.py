@@ -8,16 +8,24 @@ from hydra import compose, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
 
+from dllm.causal import save_causal
+from dllm.training.scratch import scratch_causal
+from dllm.training.tokenizer import build_tokenizer
+
 CONF = Path(__file__).parent.parent / "conf"
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "experiment"]
 EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))]
+AUTOREGRESSIVE = ("causal", "tiny_ar")
 IN_TRAINING = ("objective", "data")
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_option_composes_and_instantiates(group: str, option: str) -> None:
+def test_every_option_composes_and_instantiates(group: str, option: str, tmp_path: Path) -> None:
     overrides = [f"{group}={option}"]
-    if group == "model":
+    if group == "model" and option in AUTOREGRESSIVE:
+        save_causal(scratch_causal(build_tokenizer(["hello"]), width=16, layers=1, heads=2, mlp_width=32), tmp_path)
+        overrides.append(f"model.name_or_path={tmp_path}")
+    elif group == "model":
         overrides.append("model.name_or_path=tiny")  # the published ones are not at hand
     with initialize_config_module("conf", version_base=None):
         config = compose("train" if group in IN_TRAINING else "run", overrides)
