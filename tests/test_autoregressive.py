@@ -171,8 +171,9 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> Path:
     save_causal(make_causal(repeats=True), tmp_path / "small-ar")
+    capsys.readouterr()  # transformers' progress bar
     return tmp_path / "small-ar"
 
 
