@@ -3,46 +3,73 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parallelbench.grammar import HARPER, Grammar, grammar_backend
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, train_draw
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
+from parallelbench.tasks.text import Paraphrase, Summary, WordsToSentence
+from parallelbench.tasks.text_source import LEVELS
 from parallelbench.tasks.waiting_line import TEMPLATES, WaitingLine
+from parallelbench.textmetrics import BertScore
 
 __all__ = [
     "Draw",
     "LatinSquare",
+    "Paraphrase",
     "Sample",
     "Sudoku",
     "Suite",
+    "Summary",
     "Task",
     "WaitingLine",
+    "WordsToSentence",
     "bench_samples",
     "builtin_tasks",
+    "text_tasks",
     "train_draw",
 ]
 
 
 def builtin_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, WaitingLine | LatinSquare | Sudoku]:
-    """All built-in tasks by name; `lengths` are the list lengths of the waiting line."""
+    """The waiting line and the puzzles by name; `lengths` are the list lengths of the waiting line."""
     tasks = [*(WaitingLine(operation, tuple(lengths)) for operation in TEMPLATES), LatinSquare(), Sudoku()]
+    return {task.name: task for task in tasks}
+
+
+def text_tasks(
+    grammar: Grammar = HARPER, bertscore: BertScore | None = None
+) -> dict[str, WordsToSentence | Paraphrase | Summary]:
+    """The text tasks by name, scored with one grammar backend."""
+    tasks = [*(WordsToSentence(level, grammar) for level in LEVELS), Paraphrase(grammar, bertscore), Summary(grammar)]
     return {task.name: task for task in tasks}
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What a run measures: built-in tasks by name, or any Task objects, and the waiting line's list lengths."""
+    """What a run measures: built-in tasks by name, or any Task objects.
+
+    lengths: the waiting line's list lengths. grammar: what checks the text tasks, harper, languagetool, link_grammar or
+    the URL of a LanguageTool server. bertscore: folder of a model, named as the model (roberta-large), that the
+    published paraphrase score needs; None leaves that score out.
+    """
 
     tasks: Sequence[str | Task]
     lengths: Sequence[int] = (3, 4, 5, 6)
+    grammar: str = HARPER.name
+    bertscore: str | None = None
 
     def build(self) -> list[Task]:
-        """The tasks in order. Raises ValueError for an unknown name, a repeated task or an empty suite."""
-        known = builtin_tasks(self.lengths)
-        tasks: list[Task] = []
+        """The tasks in order. Raises ValueError for an unknown name, a repeated task, an empty suite, or a text task
+        whose grammar backend or BERTScore model is not there."""
+        known: dict[str, Task] = {**builtin_tasks(self.lengths), **text_tasks()}
         for task in self.tasks:
             if isinstance(task, str) and task not in known:
                 raise ValueError(f"unknown task {task!r}; choose among {', '.join(known)}")
-            tasks.append(known[task] if isinstance(task, str) else task)
+        if any(task in text_tasks() for task in self.tasks):
+            bertscore = None if self.bertscore is None else BertScore(self.bertscore)
+            known |= text_tasks(grammar_backend(self.grammar), bertscore)
+        tasks = [known[task] if isinstance(task, str) else task for task in self.tasks]
         names = [task.name for task in tasks]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"suite.tasks={names}; give at least one task, each once")
+        _ = [task.version for task in tasks]  # loads what a version names
         return tasks
