@@ -18,12 +18,13 @@ from transformers.utils import logging as transformers_logging
 
 from parallelbench.analyze import ANALYSES, analysis
 from parallelbench.generate import make_generator
+from parallelbench.grammar import BACKENDS
 from parallelbench.options import split_options
 from parallelbench.processes import join
 from parallelbench.record import config_hash, find_runs, read_run
 from parallelbench.report import run_table, write_report
 from parallelbench.run import Job, execute, prepare, rescore, start
-from parallelbench.tasks import builtin_tasks
+from parallelbench.tasks import builtin_tasks, text_tasks
 
 USAGE = "\n".join(
     (
@@ -32,7 +33,7 @@ USAGE = "\n".join(
         "run [key=value ...]            decode and score the tasks; -m sweeps over comma-separated values",
         "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
         "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
-        "score DIR ...                  score stored completions again, without a model",
+        "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
     )
@@ -120,10 +121,13 @@ def analyze(arguments: Sequence[str]) -> None:
 
 
 def score(arguments: Sequence[str]) -> None:
-    paths, _ = split_options(arguments, {})
+    paths, options = split_options(arguments, {"grammar": ""})
     try:
         for folder in find_runs(paths):
-            suite = instantiate(OmegaConf.create(read_run(folder).config["suite"]), _convert_="all")
+            config = read_run(folder).config["suite"]
+            if options["grammar"]:
+                config = {**config, "grammar": options["grammar"]}
+            suite = instantiate(OmegaConf.create(config), _convert_="all")
             finished = rescore(folder, suite.build())
             print(run_table(finished))
             print(finished.folder)
@@ -139,7 +143,7 @@ def show_choices(arguments: Sequence[str]) -> None:
             about = next(comment for comment in comments if not comment.startswith("@"))
             label = f"{group}={option.name.removesuffix('.yaml')}"
             print(f"{label:22} {about}")
-    for name in builtin_tasks():
+    for name in (*builtin_tasks(), *text_tasks()):
         print(f"suite.tasks=[{name}]")
     for key, about in (
         ("limit=50", "samples per task"),
@@ -148,6 +152,7 @@ def show_choices(arguments: Sequence[str]) -> None:
         ("gen_length=32", "columns to fill, a multiple of block_length"),
         ("block_length=32", "columns decoded before the next block opens"),
         ("out_dir=DIR", "where the run is written"),
+        ("suite.grammar=harper", f"{', '.join(BACKENDS)} or a LanguageTool server's URL (suites with text tasks)"),
     ):
         print(f"{key:22} {about}")
 

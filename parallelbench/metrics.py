@@ -41,10 +41,15 @@ speedup_nfe: fewer forwards than one token per step without a stop rule, which t
 
 def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
     """metrics[task][metric] for every task and for `all` (samples pooled, so tasks weigh alike when they have equally
-    many)."""
+    many). A task's further scores, such as `grammar`, stand beside its own metrics."""
     tasks = {task: [r for r in records if r.task == task] for task in dict.fromkeys(r.task for r in records)}
     groups = {**tasks, ALL: list(records)}
-    return {task: {name: measure(name, group) for name in METRICS} for task, group in groups.items()}
+    metrics = {task: {name: measure(name, group) for name in METRICS} for task, group in groups.items()}
+    for task, group in tasks.items():  # what else its scorer says
+        for name in group[0].scores.keys() - METRICS.keys():
+            values = np.array([record.scores[name] for record in group])
+            metrics[task][name] = ratio(values, np.ones(len(group)), [task] * len(group))
+    return metrics
 
 
 TIMED = ("tokens_per_s", "latency_s")  # measured once per batch: n counts batches, which are what is resampled

@@ -178,9 +178,11 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
         )
         scores = task.score(sample, record.completion)
         records.append(Record(**{**asdict(record), "scores": scores, "task_version": task.version}))
+    identity = run.info.get("identity", {}) | {"tasks": {task.name: task.version for task in tasks}}
     rewrite_records(folder, records)
+    write_info(folder, {**run.info, "identity": identity})
     if run.info["status"] == "done":
-        finish(folder, run.info)
+        finish(folder, read_info(folder))
     return read_run(folder)
 
 
