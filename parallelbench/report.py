@@ -10,7 +10,7 @@ import numpy as np
 from parallelbench import plots
 from parallelbench.curves import curve_names, run_names, shown_knobs
 from parallelbench.frontier import LEVELS, speeds
-from parallelbench.metrics import ALL, METRICS, Value, aggregate, measure, ratio
+from parallelbench.metrics import ALL, Value, aggregate, measure, ratio
 from parallelbench.record import Record, Run
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
@@ -337,8 +337,8 @@ def _write_csv(path: Path, metrics: Metrics, runs: Sequence[Run] = ()) -> None:
         writer.writeheader()
         for name, rows in metrics.items():
             for task, row in rows.items():
-                for metric in METRICS:
-                    numbers = {key: f"{value:.6g}" for key, value in asdict(row[metric]).items()}
+                for metric, measured in row.items():
+                    numbers = {key: f"{value:.6g}" for key, value in asdict(measured).items()}
                     writer.writerow({"run": name, "task": task, "metric": metric, **numbers, **about.get(name, {})})
 
 

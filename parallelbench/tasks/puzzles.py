@@ -7,7 +7,7 @@ rules), which for a puzzle with one solution is the same as matching it.
 
 import random
 import string
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
@@ -43,10 +43,12 @@ class LatinSquare:
         """`score` takes the first four lines over the symbols, as published; `score_strict` wants exactly four rows
         of four."""
         symbols = set(sample.data["symbols"])
-        rows = [[cell.strip() for cell in line.split(",")] for line in completion.split("\n")]
-        strict = len(rows) == 4 and all(len(row) == 4 for row in rows) and _is_latin(rows, symbols)
+        rows = read_cells(completion)
         found = [row for row in rows if set(row) == symbols]
-        return {"score": float(len(found) >= 4 and _is_latin(found[:4], symbols)), "score_strict": float(strict)}
+        return {
+            "score": float(len(found) >= 4 and is_latin(found[:4], symbols)),
+            "score_strict": float(is_latin_square(rows, symbols)),
+        }
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Sudoku:
         of four."""
         lines = [line.replace(" ", "").replace(",", "") for line in completion.split("\n")]
         found = [line for line in lines if len(line) == 4 and set(line) <= set(string.digits)]
-        lenient = len(found) == 4 and _solves("".join(found), sample.data["grid"])
+        lenient = len(found) == 4 and solves("".join(found), sample.data["grid"])
         return {"score": float(lenient), "score_strict": float(lenient and completion == "\n".join(found))}
 
 
@@ -113,15 +115,26 @@ def _has_one_solution(grid: tuple[int, ...], holes: set[int]) -> bool:
     return sum(all(other[i] == grid[i] for i in kept) for other in sudoku_grids()) == 1
 
 
-def _solves(answer: str, puzzle: str) -> bool:
+def solves(answer: str, puzzle: str) -> bool:
+    """Whether 16 digits keep the puzzle's givens (0 is an empty cell, lines may be broken) and the rules."""
     givens = puzzle.replace("\n", "")
     fits = all(given in ("0", cell) for given, cell in zip(givens, answer, strict=True))
     return fits and tuple(map(int, answer)) in sudoku_grids()
 
 
-def _is_latin(rows: list[list[str]], symbols: set[str]) -> bool:
-    columns = [[row[c] for row in rows] for c in range(4)]
-    return all(set(line) == symbols for line in [*rows, *columns])
+def read_cells(text: str) -> list[list[str]]:
+    """Lines of comma-separated cells."""
+    return [[cell.strip() for cell in line.split(",")] for line in text.split("\n")]
+
+
+def is_latin(rows: Sequence[Sequence[str]], symbols: Set[str]) -> bool:
+    """Whether every row and every column is made of exactly the symbols (rows may repeat some)."""
+    return all(set(line) == symbols for line in [*rows, *zip(*rows, strict=False)])
+
+
+def is_latin_square(rows: Sequence[Sequence[str]], symbols: Set[str]) -> bool:
+    """Whether the rows are a 4x4 Latin square and nothing more."""
+    return len(rows) == 4 and all(len(row) == 4 for row in rows) and is_latin(rows, symbols)
 
 
 def _write_grid(cells: Sequence[str]) -> str:

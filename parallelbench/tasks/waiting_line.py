@@ -31,6 +31,7 @@ TEMPLATES = {
     "replace_index": "{people}" + _DESK + 'Let "{person}" take the place at index {index}, counting from 0.' + _ONLY,
     "replace_random": "{people}" + _DESK + 'Let "{person}" take the place of one person of your choice.' + _ONLY,
 }
+OPERATIONS = tuple(TEMPLATES)
 
 
 @dataclass(frozen=True)
@@ -68,25 +69,29 @@ class WaitingLine:
         """`score` reads the list leniently (text around it, missing brackets), `score_strict` wants the exact
         JSON-like form."""
         strict = parse_strict(completion)
+        people, person, target = list(sample.data["people"]), sample.data["person"], parse_lenient(sample.target)
         return {
-            "score": float(self._is_valid(sample, parse_lenient(completion))),
-            "score_strict": float(strict is not None and self._is_valid(sample, strict)),
+            "score": float(is_valid(self.operation, parse_lenient(completion), people, person, target)),
+            "score_strict": float(
+                strict is not None and is_valid(self.operation, strict, people, person, target),
+            ),
         }
 
-    def _is_valid(self, sample: Sample, answer: list[str]) -> bool:
-        people, person = list(sample.data["people"]), sample.data["person"]
-        if self.operation == "shuffle":
-            return sorted(answer) == sorted(people) and answer != people
-        if self.operation == "insert_random":
-            if person not in answer:
-                return False
-            place = answer.index(person)
-            return answer[:place] + answer[place + 1 :] == people
-        if self.operation == "remove_random":
-            return any(answer == people[:i] + people[i + 1 :] for i in range(len(people)))
-        if self.operation == "replace_random":
-            return any(answer == [*people[:i], person, *people[i + 1 :]] for i in range(len(people)))
-        return answer == parse_lenient(sample.target)
+
+def is_valid(operation: str, answer: list[str], people: list[str], person: str | None, target: list[str]) -> bool:
+    """Whether a line is a right answer: any that the operation allows, or `target` where it allows but one."""
+    if operation == "shuffle":
+        return sorted(answer) == sorted(people) and answer != people
+    if operation == "insert_random":
+        if person not in answer:
+            return False
+        place = answer.index(person)
+        return answer[:place] + answer[place + 1 :] == people
+    if operation == "remove_random":
+        return any(answer == people[:i] + people[i + 1 :] for i in range(len(people)))
+    if operation == "replace_random":
+        return any(answer == [*people[:i], person, *people[i + 1 :]] for i in range(len(people)))
+    return answer == target
 
 
 def _answer(operation: str, people: list[str], person: str, place: int, rng: random.Random) -> list[str]:
@@ -109,7 +114,7 @@ def _answer(operation: str, people: list[str], person: str, place: int, rng: ran
 
 def write_list(people: Sequence[str]) -> str:
     """People as the canonical list text: `["A B", "C D"]`."""
-    return json.dumps(list(people))
+    return json.dumps(list(people), ensure_ascii=False)
 
 
 def parse_lenient(text: str) -> list[str]:
