@@ -305,9 +305,7 @@ def test_longer_lines_use_the_prompts_of_shorter_ones(data: Path) -> None:
     assert sample.messages[-1]["content"].startswith('copy ["') and sample.gen_len == 128
 
 
-def test_a_changed_file_is_named_with_both_hashes_and_marks_the_record(
-    data: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_changed_file_is_named_and_marks_the_record(data: Path, capsys: pytest.CaptureFixture) -> None:
     task = build(data, "waiting_line/copy")["waiting_line/copy"]
     found = hashlib.sha256((data / "waiting_line" / "copy.jsonl").read_bytes()).hexdigest()
     warning = capsys.readouterr().err.splitlines()[0]
@@ -325,7 +323,11 @@ def test_a_changed_file_is_named_with_both_hashes_and_marks_the_record(
         ("task_config.yaml", "waiting_line/copy: {prompt: a}", r"task_config\.yaml has no 'metric'"),
         ("task_config.yaml", "waiting_line/copy: {prompt: 3, metric: a}", "'prompt' of task 'waiting_line/copy' of "),
         ("task_config.yaml", "waiting_line/copy: {prompt: '{who}', metric: list_match_score}", "it lacks 'who'"),
-        ("task_config.yaml", "waiting_line/copy: {prompt: '{', metric: list_match_score}", "does not fit the demonstration in line 1"),
+        (
+            "task_config.yaml",
+            "waiting_line/copy: {prompt: '{', metric: list_match_score}",
+            "does not fit the demonstration in line 1",
+        ),
         ("copy.jsonl", "\n", r"copy\.jsonl is empty"),
         ("copy.jsonl", "GOOD\n{", r"line 2 of \S*copy\.jsonl is not JSON"),
         ("copy.jsonl", "GOOD\n\n[]", r"line 3 of \S*copy\.jsonl has no 'answer'"),
