@@ -1,0 +1,97 @@
+"""Rows of a published benchmark: from a JSONL file, or from a data set of the `datasets` library."""
+
+import gzip
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, and where it stands for error messages."""
+
+    index: int
+    values: Mapping[str, Any]
+    where: str
+
+    def text(self, *names: str) -> str:
+        """The first of the named fields that is there. Raises ValueError when none is, or when it is no text."""
+        for name in names:
+            if name in self.values:
+                if not isinstance(self.values[name], str):
+                    raise ValueError(f"{self.where}: {name!r} is {self.values[name]!r}, not a text")
+                return self.values[name]
+        raise ValueError(f"{self.where}: no field {' or '.join(map(repr, names))}; it has {', '.join(self.values)}")
+
+    def texts(self, name: str) -> list[str]:
+        """A field that is a list of texts."""
+        value = self.values.get(name)
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+            raise ValueError(f"{self.where}: {name!r} is {value!r}, not a list of texts")
+        return value
+
+
+def draw_rows(source: str, subset: str | None, split: str, limit: int, seed: int) -> list[Row]:
+    """`limit` rows in an order given by the seed, or all where there are fewer; a longer list starts with the shorter
+    one.
+
+    source: a .jsonl or .jsonl.gz file, or a folder or hub id for `datasets.load_dataset`, of which `subset` and `split`
+    are read. Raises ValueError when it cannot be read.
+    """
+    if limit < 1:
+        raise ValueError(f"limit={limit} samples per task; give at least 1")
+    rows = _read_file(Path(source)) if _is_file(source) else _read_dataset(source, subset, split)
+    if not rows:
+        raise ValueError(f"{source} holds no rows; give another source")
+    random.Random(seed).shuffle(rows)
+    return rows[:limit]
+
+
+def _is_file(source: str) -> bool:
+    return Path(source).is_file() or source.endswith((".jsonl", ".jsonl.gz", ".json"))
+
+
+def _read_file(path: Path) -> list[Row]:
+    if not path.exists():
+        raise ValueError(f"no file {path}; give source=FILE.jsonl or the id of a data set")
+    rows = []
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                where = f"{path}, line {number}"
+                if not line.strip():
+                    continue
+                try:
+                    values = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise ValueError(f"{where}: not JSON ({error}); write one object per line") from error
+                if not isinstance(values, dict):
+                    raise ValueError(f"{where}: {line.strip()[:40]!r} is not an object")
+                rows.append(Row(len(rows), values, where))
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}); give a UTF-8 text file, or .gz for a compressed one"
+        ) from error
+    return rows
+
+
+def _read_dataset(source: str, subset: str | None, split: str) -> list[Row]:
+    try:
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError(
+            f"source {source!r} is no file, and to read data sets the package datasets is missing; "
+            "pip install 'dllm-parallelbench[eval]' or give source=FILE.jsonl"
+        ) from error
+    try:
+        loaded = cast(Sequence[Mapping[str, Any]], load_dataset(source, subset, split=split))
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"data set {source!r} (subset {subset}, split {split}) cannot be read ({reason}); "
+            "give source=FILE.jsonl, or an id or folder that datasets can load"
+        ) from error
+    return [Row(i, dict(values), f"data set {source}, row {i}") for i, values in enumerate(loaded)]
