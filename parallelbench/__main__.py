@@ -1,9 +1,10 @@
-"""Command line: `python -m parallelbench run | report | score | analyze | list`. Hydra is known here only."""
+"""Command line: `python -m parallelbench run | report | score | analyze | lm_eval | list`. Hydra is known here only."""
 
+import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -17,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
 from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.generate import make_generator
+from parallelbench.generate import DiffusionGenerator, Generator, make_generator
 from parallelbench.grammar import BACKENDS
 from parallelbench.options import split_options
 from parallelbench.processes import join
@@ -35,6 +36,7 @@ USAGE = "\n".join(
         "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
         "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
+        "lm_eval ARGUMENTS ...          lm-evaluation-harness with the model dllm, whose --model_args are those of run",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
     )
 )
@@ -44,7 +46,14 @@ GROUPS = ("model", "decoder", "cache", "stop", "suite")
 
 def main() -> None:
     arguments = sys.argv[1:]
-    commands = {"run": run, "report": report, "score": score, "analyze": analyze, "list": show_choices}
+    commands = {
+        "run": run,
+        "report": report,
+        "score": score,
+        "analyze": analyze,
+        "lm_eval": lm_eval,
+        "list": show_choices,
+    }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return
@@ -135,6 +144,20 @@ def score(arguments: Sequence[str]) -> None:
         raise ValueError(_sentence(error)) from error
 
 
+def lm_eval(arguments: Sequence[str]) -> None:
+    try:
+        from parallelbench import harness
+    except ImportError as error:
+        raise ValueError(
+            f"lm_eval needs lm-evaluation-harness ({error}); pip install 'dllm-parallelbench[eval]'"
+        ) from error
+
+    try:
+        harness.main(arguments, lambda given: harness.DllmLM(**_harness_options(given)))
+    except NotImplementedError as error:
+        raise ValueError(str(error)) from error
+
+
 def show_choices(arguments: Sequence[str]) -> None:
     """Every config group's options, by the comment on the first line of their files; the tasks; the plain keys."""
     for group in (*GROUPS, "experiment"):
@@ -166,18 +189,7 @@ def _prepare(config: DictConfig) -> Job:
 
 
 def _build(config: DictConfig) -> Job:
-    for key in ("limit", "seed", "batch_size", "gen_length", "block_length"):
-        optional = key.endswith("_length")  # null: each sample's own budget, the whole response
-        if not isinstance(config[key], int) and not (optional and config[key] is None):
-            raise ValueError(f"{key}={config[key]} is not a whole number")
-    generator = make_generator(
-        instantiate(config.model, _convert_="all"),
-        instantiate(config.decoder, _convert_="all"),
-        cache=instantiate(config.cache, _convert_="all"),
-        stop=instantiate(config.stop, _convert_="all"),
-        block_len=config.block_length,
-        seed=config.seed,
-    )
+    generator = _generator(config)
     settings = {**_resolved(config), "out_dir": str(_folder(config))}
     tasks = instantiate(config.suite, _convert_="all").build()
     return prepare(
@@ -190,6 +202,51 @@ def _build(config: DictConfig) -> Job:
         config=settings,
         choices=_choices(),
     )
+
+
+def _generator(config: DictConfig) -> Generator:
+    for key in ("limit", "seed", "batch_size", "gen_length", "block_length"):
+        optional = key.endswith("_length")  # null: each sample's own budget, the whole response
+        if not isinstance(config[key], int) and not (optional and config[key] is None):
+            raise ValueError(f"{key}={config[key]} is not a whole number")
+    return make_generator(
+        instantiate(config.model, _convert_="all"),
+        instantiate(config.decoder, _convert_="all"),
+        cache=instantiate(config.cache, _convert_="all"),
+        stop=instantiate(config.stop, _convert_="all"),
+        block_len=config.block_length,
+        seed=config.seed,
+    )
+
+
+def _harness_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of DllmLM from lm_eval's --model_args: pretrained (an option of conf/model, a path or a hub id),
+    samples, costs, and what `run` takes."""
+    options = {"pretrained": "tiny", "batch_size": None, "samples": 128, "costs": None, **given}
+    name, batch_size, samples, costs = (options.pop(key) for key in ("pretrained", "batch_size", "samples", "costs"))
+    for key in ("device", "max_batch_size"):  # the harness always gives them; here model.device says it
+        options.pop(key, None)
+    known = (CONF / "model" / f"{name}.yaml").exists()
+    overrides = [f"model={name}"] if known else ["model=local", f"model.name_or_path={json.dumps(str(name))}"]
+    overrides += [f"batch_size={batch_size}"] if batch_size else []
+    overrides += ["gen_length=null", *(f"{key}={json.dumps(value)}" for key, value in options.items())]
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base=None):
+            config = hydra.compose("run", overrides)
+        generator = _generator(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(_sentence(error)) from error
+    if not isinstance(generator, DiffusionGenerator):
+        raise ValueError(
+            f"pretrained={name} with these arguments is no diffusion model and decoder, as lm_eval needs here"
+        )
+    return {
+        "generator": generator,
+        "gen_len": config.gen_length,
+        "batch_size": config.batch_size,
+        "samples": samples,
+        "costs": costs and Path(costs),
+    }
 
 
 def _choices() -> dict[str, str]:
