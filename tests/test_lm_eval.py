@@ -44,7 +44,9 @@ def test_answers_are_those_of_the_loop(tiny: DiffusionGenerator, tmp_path: Path)
     }
     info = lm.get_model_info()["dllm"]
     assert info["tpf"]["value"] == pytest.approx(sum(g.num_tokens for g in wanted) / sum(g.nfe for g in wanted))
-    (cut,) = DllmLM(tiny).generate_until(instances("generate_until", [(chats[0], {"until": [",", "]"]})]))
+    (cut,) = DllmLM(tiny).generate_until(
+        instances("generate_until", [(chats[0], {"until": [",", "]"], "max_gen_toks": 32})])
+    )
     assert cut == texts[0][: texts[0].index(",")]
     with pytest.raises(ValueError, match=r"exists; choose another file"):
         DllmLM(tiny, costs=tmp_path / "costs.jsonl")
