@@ -9,7 +9,7 @@ from itertools import permutations
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dllm.cache import Plan
@@ -32,6 +32,10 @@ class Posterior(Protocol):
     def marginals(self, tokens: Int[Tensor, "R n"]) -> Float[Tensor, "R n V"]:
         """Probability of each token at each undecided column given the decided ones (UNDECIDED: not yet); what it
         says of decided columns means nothing."""
+        ...
+
+    def valid(self, answers: Int[Tensor, "R n"]) -> Bool[Tensor, " R"]:
+        """Which rows have positive probability."""
         ...
 
 
@@ -66,12 +70,21 @@ class Enumerated:
         one_hot = torch.nn.functional.one_hot(self.answers, self.num_tokens).to(weights.dtype)
         return torch.einsum("ra,anv->rnv", weights, one_hot)
 
+    def valid(self, answers: Int[Tensor, "R n"]) -> Bool[Tensor, " R"]:
+        return (answers[:, None] == self.answers[self.weights > 0]).all(-1).any(1)
+
 
 @dataclass(frozen=True)
 class Permutations:
-    """Every order of n items equally likely (ParallelBench's shuffle, the identity counted)."""
+    """Every order of n items equally likely (ParallelBench's shuffle). identity: whether the given order 0 .. n - 1
+    counts, as in its analysis, or not, as for its scorer.
+
+    Counted, not listed: marginals of R rows take R n^2 numbers (10,000 rows of n = 10: 8 MB, a few ms), where the n!
+    answers of n = 10 alone would take 290 MB.
+    """
 
     length: int
+    identity: bool = True
 
     @property
     def num_tokens(self) -> int:
@@ -81,11 +94,22 @@ class Permutations:
         items = torch.arange(self.length)
         left = (tokens[..., None] != items).all(1)
         left = left | ~left.any(1, keepdim=True)  # after a mistake all may be gone
-        shares = left.double() / left.sum(1, keepdim=True)
-        return shares[:, None].expand(-1, self.length, -1)
+        number = left.sum(1)[:, None, None]
+        if self.identity:
+            return (left[:, None].double() / number).expand(-1, self.length, -1)
+        orders = torch.arange(self.length + 1).clamp(min=1).double().cumprod(0)  # factorials
+        unmoved = (((tokens == UNDECIDED) | (tokens == items)).all(1)[:, None, None] & (number > 1)).double()
+        counts = left[:, None] * orders[number - 1] - unmoved * left[:, None] * torch.eye(self.length)
+        return counts / (orders[number] - unmoved)
+
+    def valid(self, answers: Int[Tensor, "R n"]) -> Bool[Tensor, " R"]:
+        items = torch.arange(self.length)
+        moved = (answers != items).any(1) if not self.identity else torch.tensor(True)
+        return (answers.sort(1).values == items).all(1) & moved
 
     def enumerated(self) -> Enumerated:
-        answers = torch.tensor(list(permutations(range(self.length))))
+        """Listed, n! answers."""
+        answers = torch.tensor(list(permutations(range(self.length)))[0 if self.identity else 1 :])  # it comes first
         return Enumerated(answers, torch.full((len(answers),), 1 / len(answers), dtype=torch.float64))
 
 
@@ -107,6 +131,10 @@ class OneReplaced:
         marginals[..., self.length] = replaced[..., 0]
         return marginals
 
+    def valid(self, answers: Int[Tensor, "R n"]) -> Bool[Tensor, " R"]:
+        replaced, kept = answers == self.length, answers == torch.arange(self.length)
+        return (replaced.sum(1) == 1) & (replaced | kept).all(1)
+
     def enumerated(self) -> Enumerated:
         answers = torch.arange(self.length).repeat(self.length, 1).fill_diagonal_(self.length)
         return Enumerated(answers, torch.full((self.length,), 1 / self.length, dtype=torch.float64))
@@ -115,14 +143,19 @@ class OneReplaced:
 @dataclass(frozen=True)
 class ExactModel:
     """A posterior as a `Denoiser`: the response is the answer, whatever the prompt says. MASK, EOS and PAD are the
-    three ids after its tokens. Bidirectional, and exact under every cache, since it reads the canvas alone."""
+    three ids after its tokens. Bidirectional, and exact under every cache, since it reads the canvas alone.
+
+    eos_id: the token of its answers that ends a text, if they hold one.
+    """
 
     posterior: Posterior
+    eos_id: int | None = None
     spec: ModelSpec = field(init=False)
 
     def __post_init__(self) -> None:
         first = self.posterior.num_tokens
-        object.__setattr__(self, "spec", ModelSpec(mask_id=first, eos_ids=(first + 1,), pad_id=first + 2))
+        eos_id = first + 1 if self.eos_id is None else self.eos_id
+        object.__setattr__(self, "spec", ModelSpec(mask_id=first, eos_ids=(eos_id,), pad_id=first + 2))
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, " B"]:
         """Where responses begin is all that it keeps."""

@@ -28,7 +28,8 @@ class Denoiser(Protocol):
     honest queried columns.
     """
 
-    spec: ModelSpec
+    @property
+    def spec(self) -> ModelSpec: ...
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Any: ...
 

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import matplotlib
 import numpy as np
@@ -11,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter
+from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 from parallelbench.metrics import Value
 
@@ -22,6 +24,7 @@ LABEL_OFFSETS = (
     (-24, -8),
 )  # in points; another side for each curve, so that neighbours stay readable
 MARKERS = "osD^vPX*<>hd"
+LINES = {"line": "-", "dashed": "--"}
 
 
 Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to points (label, tpf, score)
@@ -173,6 +176,81 @@ def task_bars(rows: Mapping[str, Mapping[str, Value]], curves: Sequence[str], ti
     axes.grid(axis="y", alpha=0.3)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points (x, value) in the colour of number `color`: a line without intervals (theory), or marks with them."""
+
+    label: str
+    points: Sequence[tuple[float, Value]]
+    color: int
+    style: Literal["line", "dashed", "filled", "hollow", "cross"]
+
+
+def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
+    """Shares in % over a number; several kinds of series beside each other."""
+    figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+    _draw_series(axes, series)
+    axes.set(xlabel=xlabel, ylabel="valid answers, %", title=title)
+    if all(x >= 1.5 for one in series for x, _ in one.points):  # numbers of items
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: str) -> Figure:
+    """The same over a logarithmic axis, one panel per task with shared axes; series of one label look alike in all."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (3.9 * columns + 2.4, 3.1 * rows + 0.6)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
+    )
+    entries = {}
+    for axes, (task, series) in zip(grid.flat, panels.items(), strict=False):
+        _draw_series(axes, series)
+        axes.set_title(task.split("/")[-1], fontsize=9)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    figure.suptitle(title, fontsize=11)
+    figure.supxlabel(xlabel, fontsize=9)
+    figure.supylabel("score, %", fontsize=9)
+    figure.legend(list(entries.values()), list(entries), loc="outside right upper", fontsize=8)
+    return figure
+
+
+def bits_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
+    """Bounds in bits over a number."""
+    figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+    for one in series:
+        x, y = [x for x, _ in one.points], [value.value for _, value in one.points]
+        axes.plot(x, y, color=f"C{one.color}", label=one.label, marker=".", linestyle=LINES.get(one.style, "none"))
+    axes.set(xlabel=xlabel, ylabel="bits", title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _draw_series(axes: Axes, series: Sequence[Series]) -> None:
+    for one in series:
+        color, points = f"C{one.color}" if one.color >= 0 else "black", sorted(one.points, key=lambda p: p[0])
+        x, y = np.array([x for x, _ in points]), 100 * np.array([value.value for _, value in points])
+        if one.style in LINES:
+            axes.plot(x, y, color=color, linestyle=LINES[one.style], linewidth=1.3, label=one.label)
+            continue
+        fill = color if one.style == "filled" else "none"
+        error = 100 * _bars([value for _, value in points])
+        marker = {"filled": "o", "hollow": "D", "cross": "x"}[one.style]
+        style = {"marker": marker, "markersize": 4.5, "markerfacecolor": fill, "capsize": 2, "linewidth": 0.9}
+        axes.errorbar(x, y, yerr=error, color=color, linestyle="none", label=one.label, **style)
+    axes.grid(alpha=0.3)
+    axes.set_ylim(-4, 104)
 
 
 def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:

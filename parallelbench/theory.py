@@ -7,13 +7,17 @@ can be listed.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
-from dllm.exact import UNDECIDED, Enumerated, Posterior
+from dllm.exact import UNDECIDED, Enumerated, OneReplaced, Permutations
 
 TASKS = ("copy", "replace_index", "replace_random", "shuffle")
+MAX_COLUMNS = 16
 
 
 def steps(n: int, k: int) -> Iterator[tuple[int, int]]:
@@ -92,15 +96,91 @@ def blocks(n: int, k: int) -> list[list[int]]:
     return [list(range(first, min(first + k, n))) for first in range(0, n, k)]
 
 
-def is_valid(posterior: Posterior, answer: Sequence[int]) -> bool:
-    """Whether an answer has positive probability: none of its tokens is impossible given the others."""
-    if not all(0 <= token < posterior.num_tokens for token in answer):
-        return False
-    for column, token in enumerate(answer):
-        others = torch.tensor([[UNDECIDED if i == column else t for i, t in enumerate(answer)]])
-        if float(posterior.marginals(others)[0, column, token]) == 0:
-            return False
-    return True
+def posterior(task: str, n: int) -> Enumerated | Permutations | OneReplaced:
+    """The ideal model's distribution over the n items of an answer; item n is the new one."""
+    _check(task, n, 1)
+    if task in ("shuffle", "replace_random"):
+        return Permutations(n) if task == "shuffle" else OneReplaced(n)
+    items = torch.arange(n)
+    items[0] = n if task == "replace_index" else 0
+    return Enumerated(items[None], torch.ones(1, dtype=torch.float64))
+
+
+def optimal_bounds(posterior: Enumerated) -> list[float]:
+    """L*_T in bits for T = 1, 2, ... steps, up to one per undetermined column: the least L_T of all ordered partitions
+    of the columns (Theorem 2), by dynamic programming over the sets of revealed columns.
+
+    Raises ValueError for more than 16 undetermined columns (3^16 steps from set to set).
+    """
+    _, shares, n = _prefixes(posterior)
+    weights = posterior.weights.numpy()
+    entropy = -(weights * np.log2(shares)).sum(1)  # of each set's columns together
+    least = np.full((2**n, n + 1), np.inf)
+    least[-1, 0] = 0
+    for known in reversed(range(2**n - 1)):
+        alone = {bit: entropy[known | bit] - entropy[known] for bit in _bits(n) if not known & bit}
+        parts, apart = _subsets(alone)
+        loss = (apart - (entropy[known | parts] - entropy[known])).clip(min=0)
+        least[known, 1:] = (loss[:, None] + least[known | parts, :-1]).min(0)
+    return least[0, 1:].tolist()
+
+
+def best_accuracies(posterior: Enumerated) -> list[float]:
+    """For T = 1, 2, ... steps, up to one per undetermined column: the largest share of valid answers that sampling from
+    exact marginals can reach.
+
+    The next step's columns may depend on what was revealed (Theorem 3), not on the samples that the step itself takes:
+    a decoder that picks tokens by their probability, as greedy ones do, is not bound by it. Raises ValueError for more
+    than 16 undetermined columns.
+    """
+    classes, shares, n = _prefixes(posterior)
+
+    def step(later: np.ndarray, valid: np.ndarray, more: bool) -> np.ndarray:
+        return np.pad(later[:, :-1], ((0, 0), (1, 0)))  # one step fewer is left, and with none nothing is reached
+
+    return _best(posterior, classes, shares, np.ones(n + 1), step)[1:].tolist()
+
+
+def best_values(posterior: Enumerated, prices: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+    """For each price of a forward, the most that accuracy - price x forwards can be on average, by the same kind of
+    sampling where the number of steps is free.
+
+    For a mean of x forwards, accuracy is at most min over prices of value + price x, also where x is a mean over
+    answers of several lengths whose values are averaged. Raises ValueError for more than 16 undetermined columns.
+    """
+    classes, shares, n = _prefixes(posterior)
+
+    def step(later: np.ndarray, valid: np.ndarray, more: bool) -> np.ndarray:
+        return later - prices * (1 + more * (1 - valid))  # an answer already spoilt takes another forward, too
+
+    return _best(posterior, classes, shares, np.ones(len(prices)), step) if n else 1 - prices
+
+
+def _best(
+    posterior: Enumerated,
+    classes: np.ndarray,
+    shares: np.ndarray,
+    end: np.ndarray,
+    step: Callable[[np.ndarray, np.ndarray, bool], np.ndarray],
+) -> np.ndarray:
+    """Dynamic programming over what is revealed: `end` is the value of a listed answer, step(value after it, its chance
+    of staying valid, whether columns are left) that of a step, for each way to go on."""
+    weights = posterior.weights.numpy()
+    n = len(classes).bit_length() - 1
+    values = np.tile(end, (len(classes), len(weights), 1))
+    for known in reversed(range(2**n - 1)):
+        chances = {bit: np.log(shares[known | bit] / shares[known]) for bit in _bits(n) if not known & bit}
+        order = np.argsort(classes[known], kind="stable")
+        starts = np.flatnonzero(np.diff(classes[known][order], prepend=-1))
+        best = np.full((len(starts), len(end)), -np.inf)
+        for part, log in zip(*_subsets(chances), strict=True):
+            now = known | part
+            chance = (np.exp(log) * weights / shares[now])[order]  # an outcome's answers share its chance by weight
+            valid = np.add.reduceat(chance, starts)[:, None]
+            later = np.add.reduceat(chance[:, None] * values[now][order], starts)
+            best = np.maximum(best, step(later, valid, bool(now != 2**n - 1)))
+        values[known][order] = np.repeat(best, np.diff(starts, append=len(order)), axis=0)
+    return values[0, 0]
 
 
 def _check(task: str, n: int, k: int) -> None:
@@ -127,6 +207,35 @@ def _replaced_once(n: int, k: int) -> float:
         one = 1 / masked
         chance = size * one * (1 - one) ** (size - 1) + (1 - one) ** size * chance
     return chance
+
+
+def _prefixes(posterior: Enumerated) -> tuple[np.ndarray, np.ndarray, int]:
+    """For each set of the n undetermined columns (a bit each), of each answer: the number of its values there, and the
+    probability of them, both `[2^n, A]`. Determined columns ride along with any step."""
+    columns = [column for column in posterior.answers.T.numpy() if np.ptp(column)]
+    n, weights = len(columns), posterior.weights.numpy()
+    if n > MAX_COLUMNS:
+        raise ValueError(f"{n} undetermined columns; partitions of at most {MAX_COLUMNS} can be searched")
+    classes = np.zeros((2**n, len(weights)), dtype=int)
+    shares = np.ones((2**n, len(weights)))
+    for known in range(1, 2**n):
+        last = known.bit_length() - 1
+        pairs = classes[known ^ 1 << last] * posterior.num_tokens + columns[last]
+        classes[known] = np.unique(pairs, return_inverse=True)[1]
+        shares[known] = np.bincount(classes[known], weights)[classes[known]]
+    return classes, shares, n
+
+
+def _bits(n: int) -> list[int]:
+    return [1 << column for column in range(n)]
+
+
+def _subsets(values: Mapping[int, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """All sets of the given bits but the empty one, and the sum of their values."""
+    sets, sums = np.zeros(1, dtype=int), np.zeros((1, *np.shape(next(iter(values.values())))))
+    for bit, value in values.items():
+        sets, sums = np.concatenate([sets, sets | bit]), np.concatenate([sums, sums + value])
+    return sets[1:], sums[1:]
 
 
 def _entropy(probabilities: torch.Tensor) -> float:

@@ -1,7 +1,10 @@
 """Theory against its published table, against listed distributions, and against decodes of ideal models."""
 
 import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
@@ -10,9 +13,11 @@ from decoders import NO_CACHE, Decoder, FixedK, Never, Threshold, decode
 from dllm.exact import UNDECIDED, Enumerated, ExactModel, OneReplaced, Permutations
 from parallelbench.theory import (
     accuracy,
+    best_accuracies,
+    best_values,
     blocks,
-    is_valid,
     kl_bound,
+    optimal_bounds,
     posterior_bound,
     threshold_accuracy,
     total_correlation,
@@ -66,9 +71,8 @@ def test_bounds_of_the_listed_distribution(task: str, n: int) -> None:
         assert posterior_bound(listed, backwards) == pytest.approx(kl_bound(task, n, 2), abs=1e-6)
 
 
-@pytest.mark.parametrize("task", POSTERIORS)
-def test_counted_posteriors_equal_listed_ones(task: str) -> None:
-    posterior = POSTERIORS[task](5)
+@pytest.mark.parametrize("posterior", [Permutations(5), Permutations(5, identity=False), OneReplaced(5)], ids=repr)
+def test_counted_posteriors_equal_listed_ones(posterior: Permutations | OneReplaced) -> None:
     listed, rng = posterior.enumerated(), torch.Generator().manual_seed(0)
     answers = listed.answers[torch.randint(0, len(listed.answers), (50,), generator=rng)]
     seen = torch.rand(answers.shape, generator=rng) < torch.rand(50, 1, generator=rng)
@@ -78,12 +82,98 @@ def test_counted_posteriors_equal_listed_ones(task: str) -> None:
     assert expected.sum(-1).allclose(torch.ones(1, dtype=torch.float64))
 
 
-def test_valid_answers() -> None:
-    for posterior in (Permutations(4), OneReplaced(4)):
-        answers = posterior.enumerated().answers.tolist()
-        assert all(is_valid(posterior, answer) for answer in answers)
-    assert not is_valid(Permutations(3), [0, 0, 1]) and not is_valid(Permutations(3), [0, 1, 3])
-    assert not is_valid(OneReplaced(3), [0, 1, 2]) and not is_valid(OneReplaced(3), [3, 3, 2])
+@pytest.mark.parametrize("posterior", [Permutations(4), Permutations(4, identity=False), OneReplaced(4)], ids=repr)
+def test_valid_answers_are_the_listed_ones(posterior: Permutations | OneReplaced) -> None:
+    every = torch.cartesian_prod(*[torch.arange(6)] * 4)  # also with tokens that no answer has
+    valid, listed = posterior.valid(every), posterior.enumerated()
+    assert sorted(every[valid].tolist()) == sorted(listed.answers.tolist())
+    assert torch.equal(listed.valid(every), valid)
+
+
+def ordered_partitions(columns: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
+    if not columns:
+        yield []
+    for size in range(1, len(columns) + 1):
+        for part in combinations(columns, size):
+            for rest in ordered_partitions(tuple(c for c in columns if c not in part)):
+                yield [part, *rest]
+
+
+def sampled_accuracy(posterior: Enumerated, parts: Sequence[Sequence[int]]) -> float:
+    """Chance of a valid answer where each part is sampled from its marginals: answer by answer, step by step."""
+    total = 0.0
+    for answer in posterior.answers:
+        tokens, chance = torch.full((1, posterior.length), UNDECIDED), 1.0
+        for part in parts:
+            marginals = posterior.marginals(tokens)[0]
+            chance *= math.prod(float(marginals[column, answer[column]]) for column in part)
+            tokens[0, list(part)] = answer[list(part)]
+        total += chance
+    return total
+
+
+SMALL = [Permutations(3), Permutations(4), Permutations(4, identity=False), OneReplaced(4), OneReplaced(3)]
+
+
+def in_two_tokens(posterior: Enumerated) -> Enumerated:
+    """Each item written as two tokens, between fixed ones."""
+    n, v = posterior.length, posterior.num_tokens
+    answers = torch.full((len(posterior.answers), 3 * n), 2 * v)
+    answers[:, 0::3], answers[:, 2::3] = posterior.answers, posterior.answers + v
+    return Enumerated(answers, posterior.weights)
+
+
+LISTED = [
+    *(small.enumerated() for small in SMALL),
+    Enumerated(torch.tensor([[0, 0], [0, 1], [1, 0]]), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)),
+]
+
+
+@pytest.mark.parametrize("posterior", LISTED, ids=range(len(LISTED)))
+def test_the_best_splits_are_those_of_all_splits(posterior: Enumerated) -> None:
+    losses: dict[int, list[float]] = {}
+    shares: dict[int, list[float]] = {}
+    for parts in ordered_partitions(tuple(range(posterior.length))):
+        losses.setdefault(len(parts), []).append(posterior_bound(posterior, parts))
+        shares.setdefault(len(parts), []).append(sampled_accuracy(posterior, parts))
+    bounds = optimal_bounds(posterior)
+    assert bounds == pytest.approx([min(losses[t]) for t in sorted(losses)], abs=1e-9)
+    assert bounds[0] == pytest.approx(posterior_bound(posterior, [range(posterior.length)])) and bounds[-1] == 0
+    assert bounds == sorted(bounds, reverse=True)  # Theorem 2
+    best, static = best_accuracies(posterior), [max(shares[t]) for t in sorted(shares)]
+    assert all(
+        b >= s - 1e-9 for b, s in zip(best, static, strict=True)
+    )  # what was revealed may choose the next columns
+    assert best[0] == pytest.approx(static[0]) and best[-1] == pytest.approx(1)
+    if len(posterior.answers) == math.factorial(posterior.length):  # but tells nothing where all are alike
+        assert best == pytest.approx(static)
+
+
+@pytest.mark.parametrize("posterior", LISTED, ids=range(len(LISTED)))
+def test_no_mean_number_of_forwards_is_worth_more_than_its_bound(posterior: Enumerated) -> None:
+    prices = np.concatenate([[0], np.geomspace(1e-3, 4, 60)])
+    values, best = best_values(posterior, prices), best_accuracies(posterior)
+    for forwards, accuracy_ in enumerate(best, start=1):
+        assert (values + prices * forwards).min() >= accuracy_ - 1e-9
+    assert (values + prices).min() == pytest.approx(best[0]) and values[0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("small", SMALL[:1] + SMALL[3:], ids=repr)
+def test_items_of_two_tokens(small: Permutations | OneReplaced) -> None:
+    """A token of each item first and the others, which it determines, in one more step: never better than whole items,
+    at most one step behind."""
+    items, tokens = optimal_bounds(small.enumerated()), optimal_bounds(in_two_tokens(small.enumerated()))
+    assert len(tokens) == 2 * len(items)
+    for t, loss in enumerate(items):
+        assert tokens[t + 1] <= loss + 1e-9 <= tokens[t] + 2e-9
+    better, worse = best_accuracies(small.enumerated()), best_accuracies(in_two_tokens(small.enumerated()))
+    for t, share in enumerate(better):
+        assert worse[t] - 1e-9 <= share <= worse[t + 1] + 1e-9
+
+
+def test_too_many_columns_are_refused() -> None:
+    with pytest.raises(ValueError, match="17 undetermined columns"):
+        optimal_bounds(Enumerated(torch.tensor([[0] * 17, [1] * 17]), torch.full((2,), 0.5)))
 
 
 def reached(task: str, n: int, decoder: Decoder, samples: int) -> int:
@@ -92,7 +182,7 @@ def reached(task: str, n: int, decoder: Decoder, samples: int) -> int:
     prompts = [[i % n, i // n % n, i // n**2] for i in range(samples)]  # prompts of their own: samples of their own
     parts = {"gen_len": n, "block_len": n, "cache": NO_CACHE, "stop": Never()}
     rows = decode(ExactModel(posterior), prompts, decoder=decoder, **parts)
-    return sum(is_valid(posterior, row.token_ids) for row in rows)
+    return int(posterior.valid(torch.tensor([row.token_ids for row in rows])).sum())
 
 
 @pytest.mark.parametrize("task", POSTERIORS)
@@ -103,6 +193,16 @@ def test_sampling_decodes_of_the_ideal_model_reach_the_closed_form(task: str, n:
     valid = reached(task, n, Decoder(FixedK(k), temperature=1.0, confidence="random"), 400)
     # 40 such tests: each may miss by chance with 1e-4
     assert binomtest(valid, 400, accuracy(task, n, k, 1)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("task", POSTERIORS)
+@pytest.mark.parametrize("n", range(3, 11))
+def test_threshold_claims(task: str, n: int) -> None:
+    """Shuffle is right iff gamma > 1/2, replace random iff gamma > (n - 1) / n: ours commits at equality, too."""
+    edge = 0.5 if task == "shuffle" else (n - 1) / n
+    for gamma in (0.1, edge - 1e-6, edge + 1e-6, 1.0):
+        assert threshold_accuracy(task, n, gamma) == (gamma > edge)
+        assert reached(task, n, Decoder(Threshold(gamma)), 5) == 5 * (gamma > edge)
 
 
 @pytest.mark.parametrize("task", POSTERIORS)

@@ -4,7 +4,7 @@
 from importlib import import_module
 from types import ModuleType
 
-ANALYSES: tuple[str, ...] = ()
+ANALYSES: tuple[str, ...] = ("theory",)
 
 
 def analysis(name: str) -> ModuleType:
