@@ -30,7 +30,8 @@ def kl_bound(task: str, n: int, k: int) -> float:
     """L_T in bits for k tokens per step in any order; k = n is the total correlation C(Y|X)."""
     _check(task, n, k)
     if task == "shuffle":
-        return sum(size * math.log2(masked) for masked, size in steps(n, k)) - math.log2(math.factorial(n))
+        apart = math.prod(masked**size for masked, size in steps(n, k))
+        return math.log2(apart / math.factorial(n))
     if task == "replace_random":
         return sum(masked / n * _open_replacement(masked, size) for masked, size in steps(n, k))
     return 0.0  # the answer is determined by the prompt

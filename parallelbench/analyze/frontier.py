@@ -310,8 +310,10 @@ def _bits_figure(bests: Sequence[Best]) -> plots.Figure:
         longest = max(best.n for best in bests if best.task == task)
         chosen = [best for best in bests if (best.task, best.n) == (task, longest)]
         name = f"{_operation(task)}, n = {longest}"
-        series.append(plots.Series(f"{name}, items", [(b.steps, _exact(b.kl_items)) for b in chosen], color, "line"))
-        tokens = [(b.steps, _exact(b.kl_tokens)) for b in chosen]
+        series.append(
+            plots.Series(f"{name}, items", [(float(b.steps), _exact(b.kl_items)) for b in chosen], color, "line")
+        )
+        tokens = [(float(b.steps), _exact(b.kl_tokens)) for b in chosen]
         series.append(plots.Series(f"{name}, tokens", tokens, color, "dashed"))
     return plots.bits_over(series, "steps T", "least loss of T steps from marginals, optimal L*_T")
 
