@@ -1,0 +1,136 @@
+"""Jobs on the devices of one machine: a worker process per device, each taking the next job as soon as it is free.
+
+Workers stay until the jobs are done, so what one has loaded serves its later jobs. A worker that dies takes its job
+with it and is replaced; workers end at once when their parent is killed.
+"""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+import torch
+
+Job = TypeVar("Job")
+Report = Callable[[Any], None]
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Died:
+    """What is left of a job whose worker died: its exit code, negative for a signal."""
+
+    exit_code: int
+
+
+def devices(workers: int | None = None) -> list[dict[str, str]]:
+    """The environment of each worker: a GPU of its own, or a share of the CPU's cores where there is none.
+
+    workers: how many; by default one per visible GPU, or per core. Raises ValueError for fewer than one, or for more
+    than there are GPUs.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = (len(gpus) or cores) if workers is None else workers
+    if count < 1 or (gpus and count > len(gpus)):
+        raise ValueError(f"{count} workers on {len(gpus)} GPUs; give at least 1, and no more than there are GPUs")
+    if gpus:
+        return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:count]]
+    return [{"OMP_NUM_THREADS": str(max(cores // count, 1))}] * count
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    work: Callable[[Job, Report], Any],
+    environments: Sequence[Mapping[str, str]],
+    on_report: Callable[[int, Any], None] = lambda index, report: None,
+) -> Iterator[tuple[int, Any]]:
+    """(index of the job, what `work` returned or Died), as the jobs end; at most one job per environment at a time.
+
+    work: a function of a module, called in a worker with the job and a function that reports back while it runs.
+    """
+    waiting = list(enumerate(jobs))[::-1]
+    free = list(environments)[::-1]
+    busy: list[_Worker] = []
+    idle: list[_Worker] = []
+    try:
+        while waiting or busy:
+            while waiting and (idle or free):
+                worker = idle.pop() if idle else _Worker(work, free.pop())
+                worker.index, job = waiting.pop()
+                worker.connection.send(job)
+                busy.append(worker)
+            ready = wait([w.connection for w in busy])
+            for worker in [w for w in busy if w.connection in ready]:
+                try:
+                    kind, content = worker.connection.recv()
+                except (EOFError, ConnectionResetError):
+                    busy.remove(worker)
+                    free.append(worker.environment)
+                    yield worker.index, Died(worker.exit_code())
+                    continue
+                if kind == "report":
+                    on_report(worker.index, content)
+                else:
+                    busy.remove(worker)
+                    idle.append(worker)
+                    yield worker.index, content
+    finally:
+        for worker in idle:
+            worker.connection.close()  # it ends when it looks for the next job
+            worker.exit_code()
+        for worker in busy:
+            worker.process.kill()
+
+
+class _Worker:
+    """A process with its end of a pipe, and the job that it has."""
+
+    def __init__(self, work: Callable[[Any, Report], Any], environment: Mapping[str, str]) -> None:
+        self.environment, self.index = environment, -1
+        self.connection, theirs = SPAWN.Pipe()
+        self.process: BaseProcess = SPAWN.Process(target=_serve, args=(theirs, work), daemon=True)
+        with _set(environment):  # before the libraries that read it are imported
+            self.process.start()
+        theirs.close()
+
+    def exit_code(self) -> int:
+        self.process.join()
+        return self.process.exitcode or 0
+
+
+def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:
+            return
+        connection.send(("result", work(job, lambda report: connection.send(("report", report)))))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+@contextmanager
+def _set(environment: Mapping[str, str]) -> Iterator[None]:
+    before = {key: os.environ.get(key) for key in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
