@@ -1,7 +1,7 @@
 """One run: decode every sample of the tasks, score it, and write it down as it comes."""
 
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -106,21 +106,35 @@ def share(job: Job, known: Set[str], processes: Processes) -> Sequence[Sequence[
     return processes.share(missing)
 
 
-def execute(job: Job, known: Set[str], processes: Processes = ALONE) -> Run:
+def execute(
+    job: Job,
+    known: Set[str],
+    processes: Processes = ALONE,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Run:
     """Decodes this process's share of what is missing, waits for the others and returns the finished run.
+    on_progress: instead of a progress bar, called with (samples there, samples in all).
 
     A batch is decoded as a whole even if only some of its samples are missing, so that a resumed run gets the same
     numbers.
     """
     total = sum(map(len, job.batches))
-    with tqdm(total=total, initial=len(known), desc="run", unit="sample", disable=not processes.is_main) as bar:
-        processes.everywhere(lambda: _decode_share(job, known, processes, bar))
+    hidden = on_progress is not None or not processes.is_main
+    with tqdm(total=total, initial=len(known), desc="run", unit="sample", disable=hidden) as bar:
+
+        def show(count: int) -> None:
+            bar.update(count - bar.n)
+            if on_progress is not None:
+                on_progress(count, total)
+
+        show(len(known))
+        processes.everywhere(lambda: _decode_share(job, known, processes, show))
         processes.in_main(lambda: _complete(job))
-        bar.update(total - bar.n)
+        show(total)
     return read_run(job.folder)
 
 
-def _decode_share(job: Job, known: Set[str], processes: Processes, bar: tqdm) -> None:
+def _decode_share(job: Job, known: Set[str], processes: Processes, show: Callable[[int], None]) -> None:
     todo = share(job, known, processes)
     tasks = {task.name: task for task in job.tasks}
     for batch, (generations, seconds) in zip(
@@ -130,7 +144,7 @@ def _decode_share(job: Job, known: Set[str], processes: Processes, bar: tqdm) ->
         records = [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]
         append_records(job.folder, records, processes.shard)
         if processes.is_main:
-            bar.update(count_records(job.folder) - bar.n)
+            show(count_records(job.folder))
         if processes.is_orphan:  # else it would write beside the run that resumes this one
             raise SystemExit("error: the launcher was killed; repeat the command to resume")
 

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from decoders import Credit, Decoder, FixedK
 from decoders.testing import check_decoder, peak_temporaries
 from decoders.types import Shape, Update
-from parallelbench.__main__ import CONF
+from parallelbench.compose import CONF
 
 FILES = sorted((CONF / "decoder").glob("*.yaml"))
 

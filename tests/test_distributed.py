@@ -14,8 +14,7 @@ import pytest
 import torch
 from conftest import SMALL, samples
 
-import parallelbench.__main__ as command_line
-from parallelbench import processes
+from parallelbench import compose, processes
 from parallelbench.generate import Generator
 from parallelbench.processes import Processes
 from parallelbench.record import Record, append_records, read_run, rewrite_records
@@ -165,7 +164,7 @@ def test_a_record_scored_again_is_not_replaced_by_its_shard(tmp_path: Path, cli)
 
 def test_a_run_that_lost_samples_stays_partial(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as lossy:
-        lossy.setattr(command_line, "start", lambda job, count: start(job, count) | {job.batches[0][0].id})
+        lossy.setattr(compose, "start", lambda job, count: start(job, count) | {job.batches[0][0].id})
         cli("run", *SMALL, "out_dir=run")
     assert read_run(tmp_path / "run").info["status"] == "partial"
     code, out, _ = cli("run", *SMALL, "out_dir=run")

@@ -1,0 +1,129 @@
+"""From a composed Hydra config to a checked job, and one job of a sweep from its start to its outcome."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from parallelbench.generate import Generator, make_generator
+from parallelbench.processes import ALONE, Processes
+from parallelbench.record import config_hash
+from parallelbench.report import run_table
+from parallelbench.run import Job, execute, prepare, start
+
+CONF = Path(__file__).parents[1] / "conf"  # by path: a folder `conf` of the user's must not shadow it
+GROUPS = ("model", "decoder", "cache", "stop", "suite")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one config of a sweep ended. table: what it measured. refused: why it was not begun. died: why it was not
+    finished."""
+
+    folder: Path | None = None
+    table: str = ""
+    refused: str = ""
+    died: str = ""
+
+
+def decode_config(
+    config: DictConfig,
+    processes: Processes = ALONE,
+    say: Callable[[str], None] = print,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Checks a composed config, decodes what is missing of its run, and says how that ended; raises nothing that
+    concerns this config alone. on_progress: instead of a progress bar, called with (samples there, samples in all)."""
+    try:
+        job = processes.everywhere(lambda: build_job(config))
+        known = processes.in_main(lambda: start(job, processes.count))
+    except ValueError as error:
+        return Outcome(refused=sentence(error))
+    say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(known)} already there")
+    try:
+        finished = execute(job, known, processes, on_progress)
+    except Exception as error:
+        traceback.print_exc()
+        return Outcome(job.folder, died=f"{type(error).__name__}: {sentence(error)}")
+    return Outcome(job.folder, table=run_table(finished))
+
+
+def build_job(config: DictConfig) -> Job:
+    """The job that a config describes. Raises ValueError with one sentence for what is wrong with it."""
+    try:
+        return _build(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(sentence(error)) from error
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong in one line: our own words where Hydra only passes them on."""
+    while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | HydraException):
+        error = error.__cause__
+    return " ".join(str(error).split("Config search path")[0].split())
+
+
+def build_generator(config: DictConfig) -> Generator:
+    """The generator that a config describes. Raises ValueError, or Hydra's errors, for what is wrong with it."""
+    for key in ("limit", "seed", "batch_size", "gen_length", "block_length"):
+        optional = key.endswith("_length")  # null: each sample's own budget, the whole response
+        if not isinstance(config[key], int) and not (optional and config[key] is None):
+            raise ValueError(f"{key}={config[key]} is not a whole number")
+    return make_generator(
+        _model(OmegaConf.to_yaml(config.model, resolve=True)),
+        instantiate(config.decoder, _convert_="all"),
+        cache=instantiate(config.cache, _convert_="all"),
+        stop=instantiate(config.stop, _convert_="all"),
+        block_len=config.block_length,
+        seed=config.seed,
+    )
+
+
+def _build(config: DictConfig) -> Job:
+    generator = build_generator(config)
+    settings = {**_resolved(config), "out_dir": str(_folder(config))}
+    tasks = instantiate(config.suite, _convert_="all").build()
+    return prepare(
+        generator,
+        tasks,
+        limit=config.limit,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        gen_len=config.gen_length,
+        config=settings,
+        choices=_choices(),
+    )
+
+
+@lru_cache(maxsize=1)
+def _model(config: str) -> Any:
+    """The model of a config, kept for the next configs of a sweep: most of them share it."""
+    return instantiate(OmegaConf.create(config), _convert_="all")
+
+
+def _choices() -> dict[str, str]:
+    """The chosen option of each config group."""
+    chosen = HydraConfig.get().runtime.choices
+    return {group: chosen[group] for group in GROUPS}
+
+
+def _folder(config: DictConfig) -> Path:
+    """out_dir, or in a sweep and by default a folder below it, named by the choices and the hash of the config."""
+    hydra_config = HydraConfig.get()
+    if config.out_dir is not None and hydra_config.mode != RunMode.MULTIRUN:
+        return Path(config.out_dir)
+    names = [choice.replace("/", "_") for group, choice in _choices().items() if group in ("model", "decoder", "cache")]
+    return Path(config.out_dir or "results/runs") / "-".join([*names, config_hash(_resolved(config))])
+
+
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))

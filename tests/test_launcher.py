@@ -1,0 +1,78 @@
+"""launcher=local: a sweep on several workers writes what the same sweep writes in turn, whatever is killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, samples
+
+SWEEP = ["run", "-m", "decoder=threshold", "decoder.rule.tau=0.5,0.9", "cache=none,dual", *SMALL, "out_dir=runs"]
+
+
+def folders(path: Path) -> dict[str, list[dict]]:
+    return {info.parent.name: samples(info.parent) for info in sorted(path.glob("runs/*/run.json"))}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_sweep_on_workers_equals_one_in_turn(cli, tmp_path: Path, workers: int) -> None:
+    assert cli(*SWEEP)[0] == 0
+    in_turn = folders(tmp_path)
+    assert len(in_turn) == 4
+    (tmp_path / "runs").rename(tmp_path / "before")
+    code, out, _ = cli(*SWEEP, "launcher=local", f"hydra.launcher.workers={workers}")
+    assert code == 0 and folders(tmp_path) == in_turn
+    assert out.count("score %") == 4 and all(f"runs/{name}" in out for name in in_turn)
+
+
+def test_one_that_is_refused_does_not_keep_the_others(cli, tmp_path: Path) -> None:
+    sweep = ["run", "-m", "gen_length=32,0", *SMALL, "out_dir=runs"]
+    code, _, err = cli(*sweep, "launcher=local", "hydra.launcher.workers=2")
+    assert code == 2 and "error: gen_len" in err and "Traceback" not in err
+    assert len(folders(tmp_path)) == 1
+
+
+def test_impossible_numbers_of_workers_are_refused(cli) -> None:
+    code, _, err = cli(*SWEEP, "launcher=local", "hydra.launcher.workers=0")
+    assert code == 2 and "0 workers" in err
+
+
+def sweep_processes(tmp_path: Path) -> tuple[subprocess.Popen, list[str]]:
+    command = [sys.executable, "-m", "parallelbench", *SWEEP, "limit=8", "launcher=local", "hydra.launcher.workers=2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    output = open(tmp_path / "log.txt", "a")  # noqa: SIM115 closed with the process
+    return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output), command
+
+
+def children(pid: int) -> list[int]:
+    done = subprocess.run(["pgrep", "-P", str(pid), "-f", "spawn_main"], capture_output=True, text=True, check=False)
+    return [int(line) for line in done.stdout.split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(10))
+def test_kills_at_random_times_lose_nothing(tmp_path: Path, trial: int) -> None:
+    """Five kill a worker, five the parent; the repeated command ends like an undisturbed sweep."""
+    rng = random.Random(trial)
+    (tmp_path / "whole").mkdir()
+    process, _ = sweep_processes(tmp_path / "whole")
+    assert process.wait(600) == 0
+    (tmp_path / "cut").mkdir()
+    process, _ = sweep_processes(tmp_path / "cut")
+    deadline = time.monotonic() + rng.uniform(5, 25)
+    while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    if process.poll() is None:
+        workers = children(process.pid)
+        os.kill(rng.choice(workers) if trial % 2 and workers else process.pid, signal.SIGKILL)
+    process.wait(600)
+    process, _ = sweep_processes(tmp_path / "cut")
+    assert process.wait(600) == 0
+    assert folders(tmp_path / "cut") == folders(tmp_path / "whole")
+    infos = [json.loads(path.read_text()) for path in (tmp_path / "cut").glob("runs/*/run.json")]
+    assert len(infos) == 4 and all(info["status"] == "done" for info in infos)
