@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parallelbench.metrics import CONFIDENCE, NUM_RESAMPLES, Value
+from parallelbench.metrics import CONFIDENCE, Value, resample_counts
 from parallelbench.record import Run
 
 LEVELS = (0.99, 0.97, 0.9)  # of the best run's score
@@ -32,12 +32,7 @@ def speeds(curves: Mapping[str, Sequence[Run]], reference: str) -> dict[str, dic
     names = [name for name, runs in curves.items() for _ in runs]
     table = np.stack([_columns(run, order) for runs in curves.values() for run in runs])  # [run, 3, sample]
 
-    rng = np.random.default_rng(0)
-    weights = np.ones((1 + NUM_RESAMPLES, len(order)))  # how often each sample is drawn; row 0 is the data itself
-    for task in np.unique(tasks):
-        members = np.flatnonzero(tasks == task)
-        weights[1:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), NUM_RESAMPLES)
-    sums = np.einsum("rks,bs->kbr", table, weights, optimize=True)  # [3, resample, run]
+    sums = np.einsum("rks,bs->kbr", table, resample_counts(tasks), optimize=True)  # [3, resample, run]
     score, tpf = sums[0] / len(order), sums[1] / sums[2]
 
     best = score[0].max()
@@ -47,7 +42,7 @@ def speeds(curves: Mapping[str, Sequence[Run]], reference: str) -> dict[str, dic
         columns = [i for i, other in enumerate(names) if other == name]
         reached[name] = {
             level: np.array(
-                [_speed(t, s, level * best) for t, s in zip(tpf[:, columns], score[:, columns], strict=True)]
+                [speed_at(t, s, level * best) for t, s in zip(tpf[:, columns], score[:, columns], strict=True)]
             )
             for level in LEVELS
         }
@@ -69,7 +64,7 @@ def _columns(run: Run, order: Sequence[tuple[str, str]]) -> np.ndarray:
     )
 
 
-def _speed(tpf: np.ndarray, score: np.ndarray, level: float) -> float:
+def speed_at(tpf: np.ndarray, score: np.ndarray, level: float) -> float:
     """The largest TPF with a score of at least `level` on the polyline through the points; nan where there is none."""
     order = np.argsort(tpf)[::-1]
     x, y = tpf[order], score[order]

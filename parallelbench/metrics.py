@@ -90,3 +90,14 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, strata: Sequence[str])
         sums += numerator[drawn].sum(1), denominator[drawn].sum(1)
     low, high = np.quantile(sums[0] / sums[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Value(value, min(float(low), value), max(float(high), value), n)
+
+
+def resample_counts(strata: np.ndarray) -> np.ndarray:
+    """How often each bootstrap resample draws each sample within its stratum, `[1 + NUM_RESAMPLES, samples]`; row 0 is
+    the data itself."""
+    rng = np.random.default_rng(0)
+    counts = np.ones((1 + NUM_RESAMPLES, len(strata)))
+    for stratum in np.unique(strata):
+        members = np.flatnonzero(strata == stratum)
+        counts[1:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), NUM_RESAMPLES)
+    return counts

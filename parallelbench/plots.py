@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 from parallelbench.metrics import Value
+from parallelbench.sweep_scores import pareto
 
 matplotlib.rcParams["svg.hashsalt"] = "dllm"  # the same figure is the same file
 LABEL_OFFSETS = (
@@ -283,3 +284,48 @@ def save(figure: Figure, path: Path) -> list[Path]:
 def _bars(values: Sequence[Value]) -> np.ndarray:
     """Distances to the interval's ends, `[2, n]`."""
     return np.array([[v.value - v.ci_low for v in values], [v.ci_high - v.value for v in values]]).clip(min=0)
+
+
+Panels = Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]  # x label, curve: speed and score in per cent
+
+
+def tradeoff(panels: Panels, title: str) -> Figure:
+    """Curves of score against speed with their common Pareto front, one panel per kind of speed. Where curves are many,
+    those that touch a front have colours and the others are grey."""
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    touching = list(dict.fromkeys(name for curves in panels.values() for name, _, _ in _front(curves)))
+    shown = names if len(names) <= len(MARKERS) else touching
+    size = (5.6 * len(panels) + 2.6, 4.8)
+    figure, grid = plt.subplots(1, len(panels), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    colors = matplotlib.colormaps["tab20" if len(shown) > 10 else "tab10"]
+    for axes, (label, curves) in zip(grid.flat, panels.items(), strict=True):
+        for name, (x, y) in curves.items():
+            order = np.argsort(x)
+            if name in shown:
+                i = shown.index(name)
+                style = {"color": colors(i), "marker": MARKERS[i % len(MARKERS)], "label": name, "zorder": 3}
+            else:
+                style = {"color": "0.8", "marker": ".", "label": "others", "zorder": 1}
+            axes.plot(x[order], y[order], markersize=5, linewidth=1, **style)
+        front = _front(curves)
+        x, y = [speed for _, speed, _ in front], [score for *_, score in front]
+        best = {"color": "black", "linewidth": 5, "alpha": 0.18, "zorder": 2, "label": "Pareto front"}
+        axes.step([0.9 * min(x), *x], [y[0], *y], where="pre", **best)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axes.grid(alpha=0.3)
+        axes.set(xlabel=f"{label}, log scale", ylim=(0, 104))
+    grid.flat[0].set_ylabel("score, mean over tasks, %")
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    order = [*(name for name in shown if name in entries), *(name for name in entries if name not in shown)]
+    figure.legend([entries[name] for name in order], order, loc="outside right center", fontsize=7)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _front(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[tuple[str, float, float]]:
+    """Curve, speed and score of the points that no other point of any curve beats, by speed."""
+    points = [(name, float(x), float(y)) for name, curve in curves.items() for x, y in zip(*curve, strict=True)]
+    speed, score = np.array([x for _, x, _ in points]), np.array([y for *_, y in points])
+    return [points[i] for i in pareto(speed, score)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallelbench.frontier import _speed, speeds
+from parallelbench.frontier import speed_at, speeds
 from parallelbench.record import Record, Run
 
 
@@ -28,12 +28,12 @@ def run(score: list[float], nfe: int, tasks: list[str] | None = None) -> Run:
 )
 def test_the_curve_is_linear_between_its_points(level: float, expected: float) -> None:
     tpf, score = np.array([3.0, 1.0, 2.0, 4.0]), np.array([0.8, 1.0, 0.9, 0.5])
-    assert _speed(tpf, score, level) == pytest.approx(expected)
+    assert speed_at(tpf, score, level) == pytest.approx(expected)
 
 
 def test_a_level_above_the_curve_is_not_reached_and_the_fastest_crossing_counts() -> None:
-    assert np.isnan(_speed(np.array([1.0, 2.0]), np.array([0.5, 0.4]), 0.6))
-    assert _speed(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 0.5, 1.0, 0.0]), 0.75) == pytest.approx(3.25)
+    assert np.isnan(speed_at(np.array([1.0, 2.0]), np.array([0.5, 0.4]), 0.6))
+    assert speed_at(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 0.5, 1.0, 0.0]), 0.75) == pytest.approx(3.25)
 
 
 def test_equal_curves_have_no_lead_and_a_faster_one_has_it_surely() -> None:

@@ -4,7 +4,7 @@
 from importlib import import_module
 from types import ModuleType
 
-ANALYSES: tuple[str, ...] = ("theory", "frontier")
+ANALYSES: tuple[str, ...] = ("theory", "frontier", "pbx", "compare", "oracle")
 
 
 def analysis(name: str) -> ModuleType:
