@@ -23,8 +23,8 @@ BUILTIN_SUITE, NUM_PUBLISHED_TASKS = "parallelbench.tasks.Suite", 17
 LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
     "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
-    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, %, by "
-    "TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all."
+    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, %, "
+    "by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all."
 )
 NOT_COMPARABLE = "Not comparable with published numbers: {}."
 
