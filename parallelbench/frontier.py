@@ -64,7 +64,7 @@ def _columns(run: Run, order: Sequence[tuple[str, str]]) -> np.ndarray:
     )
 
 
-def speed_at(tpf: np.ndarray, score: np.ndarray, level: float) -> float:
+def speed_at(tpf: np.ndarray, score: np.ndarray, level: int | float) -> float:
     """The largest TPF with a score of at least `level` on the polyline through the points; nan where there is none."""
     order = np.argsort(tpf)[::-1]
     x, y = tpf[order], score[order]

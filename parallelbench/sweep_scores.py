@@ -24,7 +24,7 @@ def merged(speed: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return speed[order][last], score[order][last]
 
 
-def pbx(speed: np.ndarray, score: np.ndarray, level: float, discrete: bool = False) -> float:
+def pbx(speed: np.ndarray, score: np.ndarray, level: int | float, discrete: bool = False) -> float:
     """The largest speed with a score of at least `level`, 0.0 where there is none.
 
     The score is linear between points, or known at the points only (`discrete`), as the leaderboard takes a fixed

@@ -12,19 +12,20 @@ from parallelbench.curves import curve_names, run_names
 from parallelbench.metrics import Value
 from parallelbench.options import split_options
 from parallelbench.paired import Means, interval, means, pair
-from parallelbench.published import Curve, Key, Levels, Tables, pbx_table, read_tables
+from parallelbench.published import Curve, Key, Levels, pbx_table, read_tables
 from parallelbench.record import Run, find_runs, read_run
 from parallelbench.sweep_scores import LEVELS, area, aup, pareto, pbx
 
 USAGE = "[RUN ...] [csv=FILE] [leaderboard=FILE] [generation=v1] [out_dir=DIR]   PBx, AUP, Pareto front of sweeps"
 
 FIXED_NUMBER = tuple(f"decoders.{rule}" for rule in ("FixedK", "Schedule", "DreamSchedule", "DreamOrigin"))
-BUILTIN_SUITE, NUM_PUBLISHED_TASKS = "parallelbench.tasks.Suite", 17
+OFFICIAL = {f"parallelbench.tasks.official.Official{name}Suite": gen for name, gen in (("", "v1"), ("V2", "v2"))}
+NUM_PUBLISHED_TASKS = 17
 LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
     "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
-    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, %, "
-    "by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all."
+    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, "
+    "%, by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all."
 )
 NOT_COMPARABLE = "Not comparable with published numbers: {}."
 
@@ -47,10 +48,11 @@ def main(arguments: Sequence[str]) -> str:
     csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
     if not (paths or csvs or boards):
         raise ValueError("nothing to score; name run directories, csv=FILE or leaderboard=FILE")
-    given = options["generation"] or None
-    published = read_tables(csvs, boards, given) if csvs or boards else Tables(given or "v2", {}, {})
-    generation, curves, official = published.generation, published.curves, published.leaderboard
     runs = [read_run(folder) for folder in find_runs(paths)]
+    alone = bool(runs) and not (csvs or boards)
+    given = options["generation"] or (OFFICIAL.get(_suite(runs[0]), "v2") if alone else None)
+    published = read_tables(csvs, boards, given)
+    generation, curves, official = published.generation, published.curves, published.leaderboard
     resampled = means(pair(runs)) if runs else None
     out_dir = Path(options["out_dir"])
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -128,15 +130,20 @@ def _curves(strategies: Sequence[str], speed: np.ndarray, score: np.ndarray) -> 
     return {name: (speed[0, at], score[0, at]) for name, at in _groups(strategies).items()}
 
 
+def _suite(run: Run) -> str:
+    return run.config["suite"]["_target_"]
+
+
 def _not_comparable(runs: Sequence[Run], generation: str) -> str:
     """Why runs may not stand beside the generation's published numbers; nothing where they may."""
     suite, tasks = runs[0].info["choices"]["suite"], {record.task for record in runs[0].records}
-    if runs[0].config["suite"]["_target_"] == BUILTIN_SUITE:
-        return f"suite={suite} is this package's own data, with own prompts and scorers"
+    data = OFFICIAL.get(_suite(runs[0]))
+    if data is None:
+        return f"suite={suite} is not ParallelBench's data"
+    if data != generation:
+        return f"suite={suite} is {data} data, the numbers are {generation}'s"
     if len(tasks) != NUM_PUBLISHED_TASKS:
-        return f"suite={suite} has {len(tasks)} tasks, the published means are over {NUM_PUBLISHED_TASKS}"
-    if generation != "v1":
-        return f"suite={suite} is v1 data"
+        return f"suite={suite} ran with {len(tasks)} tasks, the published means are over {NUM_PUBLISHED_TASKS}"
     return ""
 
 
