@@ -154,7 +154,7 @@ attempt("chown", lambda: os.chown(OUTSIDE, 1, 1))
 attempt("truncate", lambda: os.truncate(OUTSIDE, 0))
 attempt("read", lambda: os.open(OUTSIDE, os.O_RDONLY))
 attempt("list", lambda: os.listdir(os.path.dirname(OUTSIDE)))
-attempt("thread", lambda: __import__("_thread").start_new_thread(print, ()))
+attempt("thread", lambda: __import__("_thread").start_new_thread(int, ()))
 attempt("own file", lambda: os.open("own", os.O_WRONLY | os.O_CREAT))
 """
 

@@ -19,7 +19,7 @@ from parallelbench.sweep_scores import LEVELS, area, aup, pareto, pbx
 USAGE = "[RUN ...] [csv=FILE] [leaderboard=FILE] [generation=v1] [out_dir=DIR]   PBx, AUP, Pareto front of sweeps"
 
 FIXED_NUMBER = tuple(f"decoders.{rule}" for rule in ("FixedK", "Schedule", "DreamSchedule", "DreamOrigin"))
-OFFICIAL = {f"parallelbench.tasks.official.Official{name}Suite": gen for name, gen in (("", "v1"), ("V2", "v2"))}
+OFFICIAL = {"parallelbench.tasks.official.OfficialSuite": "v1", "parallelbench.tasks.official.OfficialV2Suite": "v2"}
 NUM_PUBLISHED_TASKS = 17
 LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
