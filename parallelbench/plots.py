@@ -202,7 +202,7 @@ def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
 
 def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: str) -> Figure:
     """The same over a logarithmic axis, one panel per task with shared axes; series of one label look alike in all."""
-    columns = min(3, len(panels))
+    columns = min(2 if len(panels) == 4 else 3, len(panels))
     rows = -(-len(panels) // columns)
     size = (3.9 * columns + 2.4, 3.1 * rows + 0.6)
     figure, grid = plt.subplots(
@@ -216,8 +216,9 @@ def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: 
         axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    for axes in list(grid.flat)[len(panels) :]:
+    for column, axes in enumerate(grid.flat[len(panels) :], start=columns - (len(grid.flat) - len(panels))):
         axes.set_visible(False)
+        grid[-2, column].tick_params(labelbottom=True)
     figure.suptitle(title, fontsize=11)
     figure.supxlabel(xlabel, fontsize=9)
     figure.supylabel("score, %", fontsize=9)
