@@ -7,7 +7,9 @@ from decoders.credit import Credit
 from decoders.filters import BanEos, Temperature, TopK, TopP
 from decoders.generate import Generation, generate
 from decoders.history import DynamicThreshold, Klass, Prophet, RunningMean, SlowFast, WarmThreshold
+from decoders.learn2pd import Agreement, Learn2PD
 from decoders.loop import NO_CACHE, DecodedRow, decode
+from decoders.oracle import Oracle
 from decoders.remask import (
     ConfidenceDrop,
     LoopRemask,
@@ -28,6 +30,7 @@ from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
 
 __all__ = [
     "NO_CACHE",
+    "Agreement",
     "BanEos",
     "BlockEos",
     "ConfidenceDrop",
@@ -51,10 +54,12 @@ __all__ = [
     "Generation",
     "Hierarchical",
     "Klass",
+    "Learn2PD",
     "LoopRemask",
     "LoopRule",
     "MaskGit",
     "Never",
+    "Oracle",
     "OrderNoise",
     "OriginalProb",
     "PositionPrior",

@@ -77,6 +77,26 @@ class Decoder:
         """Whether a step needs `View.shadow`."""
         return getattr(self.revise, "needs_shadow", False)
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a step needs `View.reference`."""
+        return getattr(self.rule, "needs_reference", False)
+
+    @property
+    def identity(self) -> str:
+        """Tells the decoder's learned weights from others; empty without any."""
+        return "".join(getattr(part, "identity", "") for part in self._parts())
+
+    def check_window(self, block_len: int) -> None:
+        """Raises ValueError when a part was made for narrower windows."""
+        for part in self._parts():
+            widest = getattr(part, "widest", None)
+            if widest is not None and block_len > widest:
+                raise ValueError(
+                    f"block_length={block_len}, but the filter of this decoder was trained on blocks of {widest}; use "
+                    f"block_length={widest} or a filter trained on {block_len}"
+                )
+
     def max_steps(self, gen_len: int, block_len: int) -> int:
         """Forwards after which the loop gives a row up: one per token where each step commits for good, else eight per
         column of a window, or twice the steps that the decoder was given for it."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from decoders.compose import Decoder
 from decoders.logits import Logits
+from decoders.rules import FixedK
 from decoders.state import NEVER, DecodeState, responses
 from decoders.stop import StopRule
 from decoders.types import Shape, Update, View
@@ -18,6 +19,7 @@ from dllm.cache import CacheStrategy, Plan, WindowCache
 from dllm.model import Denoiser, DiffusionLM
 
 NO_CACHE = WindowCache(before=None, after=None)
+ONE_TOKEN = Decoder(FixedK(1))
 
 OnStep = Callable[[DecodeState, View, Update], None]  # the view's logits may be overwritten by the next step
 
@@ -63,6 +65,7 @@ def decode(
     seed: int = 0,
     max_steps: int | None = None,
     on_step: OnStep | None = None,
+    reference: Sequence[Sequence[int]] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[DecodedRow]:
     """Fills the columns after each prompt (token ids), block by block.
@@ -71,10 +74,13 @@ def decode(
     is wanted; its other ids are fixed: never masked, never overwritten, and no EOS before them ends the row.
     A row's tokens, NFE and queried columns do not depend on the other rows; its randomness comes from `seed` and its
     prompt, so equal prompts of one call get equal samples (another seed gives others). max_steps bounds the forwards of
-    a row (default: `decoder.max_steps`, which a decoder that only commits never exceeds).
+    a row (default: `decoder.max_steps`, which a decoder that only commits never exceeds). reference: responses that the
+    view shows beside each step; a rule that asks for them (`Oracle`) and is given none gets those of one token per
+    forward, whose cost is not counted.
     Raises ValueError, before the first forward, for lengths or a cache that the model cannot use.
     """
     check_parts(model, decoder, cache)
+    decoder.check_window(block_len)
     if not prompts:
         raise ValueError("no prompts given; give at least one")
     for row, prompt in enumerate(prompts):
@@ -86,21 +92,30 @@ def decode(
     seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
     budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
     state = DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device))
+    if decoder.needs_reference and reference is None:
+        parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "device": device}
+        rows = decode(model, prompts, templates=wanted, decoder=ONE_TOKEN, max_steps=max_steps, **parts)
+        reference = [row.token_ids for row in rows]
+    if reference is not None:
+        state.expect_(reference)
     kv, memory, logits = model.new_kv(state.prompt_len, state.canvas.shape[1]), None, None
+    looks = getattr(stop, "looks", None)
 
     while not (progress := state.progress()).done.all():
-        shadow = None
+        shadow, state.eos_ahead = None, None
         if decoder.needs_shadow:
             logits, shadow = _forward_with_shadow(model, state)
         else:
             plans = list(cache.plan(progress, model.spec))
             if all(plan.want is None for plan in plans):
                 logits = None  # free the last step's before the forward
-            logits = _forward_windows(model, state, kv, plans, logits)
+            logits = _forward_windows(model, state, kv, plans, logits, looks == "query")
         if memory is None:
             batch, window, vocab = logits.shape
             memory = decoder.init(Shape(batch, window, vocab, logits.device))
         view = state.view(logits, shadow)
+        if looks is not None:
+            state.expect_eos_(torch.arange(len(prompts), device=state.canvas.device), state.columns, view.logits)
         update = decoder.step(view, memory)
         state.apply_(view, update)
         state.end = stop(state) if update.hold is None else torch.where(update.hold, state.end, stop(state))
@@ -126,15 +141,20 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
 
 
 def _forward_windows(
-    model: Denoiser, state: DecodeState, kv: Any, plans: Iterable[Plan], before: Tensor | None
+    model: Denoiser, state: DecodeState, kv: Any, plans: Iterable[Plan], before: Tensor | None, look_ahead: bool
 ) -> Float[Tensor, "B W V"]:
     """Logits for every row's window; counts NFE and queried columns. Columns that no plan wants keep their logits in
-    `before`, which is overwritten; those of rows that are done mean nothing."""
+    `before`, which is overwritten; those of rows that are done mean nothing. look_ahead: asks for the logits of all
+    queried columns too and notes where they expect EOS."""
     columns, soft, logits = state.columns, state.soft_input, before
     for plan in [plan.to(state.canvas.device) for plan in plans]:  # all before the first forward, not behind it
         extra = {} if soft is None else {"soft": soft[plan.rows]}
         want = columns[plan.rows] if plan.want is None else plan.want
-        part = model.logits(state.canvas, plan, want, end=state.end, kv=kv, **extra)
+        ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else want[:, :0]
+        part = model.logits(state.canvas, plan, torch.cat([want, ahead], 1), end=state.end, kv=kv, **extra)
+        part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
+        if look_ahead:
+            state.expect_eos_(plan.rows, ahead, Logits(beyond))
         state.nfe[plan.rows] += 1
         state.queried[plan.rows] += plan.num_queried * getattr(model, "passes", 1)
         if plan.want is None and plan.all_rows:

@@ -27,7 +27,9 @@ class DecodeState:
     (exclusive), which stop rules may lower. step: forwards made in the current window. nfe: forwards of the row, at
     most `budget`; queried: columns recomputed for it. committed_at: the forward (from 0) that last wrote a column,
     `[B, T]`. fresh: columns that the last forward wrote. soft: what undecided positions of the present windows show the
-    model. Block-causal windows lie on the model's grid, so the first may begin inside the prompt.
+    model. reference: the canvas of another decode, for rules that ask for it. eos_ahead: probability of EOS where the
+    last forward expects one at a column still to be filled, else 0, for stop rules that ask for it.
+    Block-causal windows lie on the model's grid, so the first may begin inside the prompt.
     """
 
     spec: ModelSpec
@@ -50,6 +52,8 @@ class DecodeState:
     fresh: Bool[Tensor, "B T"]
     window: int
     soft: Soft | None = None
+    reference: Int[Tensor, "B T"] | None = None
+    eos_ahead: Float[Tensor, "B T"] | None = None
 
     @classmethod
     def begin(
@@ -151,7 +155,21 @@ class DecodeState:
         live = self.live.gather(1, columns) & ~self.done[:, None]
         masked = live & (tokens == self.spec.mask_id)
         noise = Noise(row_seeds(self.seeds, self.nfe))
-        return View(tokens, masked, live, Logits(logits), self.step, noise, self.spec, shadow)
+        reference = None if self.reference is None else self.reference.gather(1, columns)
+        return View(tokens, masked, live, Logits(logits), self.step, noise, self.spec, shadow, reference)
+
+    def expect_eos_(self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits) -> None:
+        """Notes the probability of EOS at columns where it is the likeliest token."""
+        if self.eos_ahead is None:
+            self.eos_ahead = torch.zeros(self.canvas.shape, device=self.canvas.device)
+        prob = torch.where(self.spec.is_eos(logits.top[1]), logits.top_prob(), 0)
+        self.eos_ahead[rows[:, None], columns] = prob.to(self.eos_ahead.dtype)
+
+    def expect_(self, responses: Sequence[Sequence[int]]) -> None:
+        """Keeps other responses to the same prompts as the reference; behind their last token they are EOS."""
+        self.reference = torch.full_like(self.canvas, self.spec.eos_ids[0])
+        for row, (start, tokens) in enumerate(zip(self.prompt_len.tolist(), responses, strict=True)):
+            self.reference[row, start : start + len(tokens)] = torch.tensor(tokens, dtype=torch.long)
 
     def apply_(self, view: View, update: Update) -> None:
         """Writes an update into the canvas, live positions only, and keeps its soft step."""

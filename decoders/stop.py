@@ -2,7 +2,7 @@
 grows."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
@@ -48,12 +48,43 @@ class StrictEos:
 
 @dataclass(frozen=True)
 class Eotp:
-    """Cut the canvas after the first committed EOS, also when masks are left before it (Learn2PD's EoTP, arXiv
-    2509.25188, on committed tokens). Columns behind it are never decoded; those before it still are."""
+    """Cut the canvas after an EOS, also when masks are left before it (Learn2PD's EoTP, arXiv 2509.25188). Columns
+    behind it are never decoded, those before it still are.
+
+    The EOS is the first committed one, or, in a row that has none, the likeliest that the model expects at a column
+    still to be filled: nowhere ("committed"), in the window ("window", the published cached functions) or anywhere in
+    the columns of the forward ("query", the published plain one; it puts every queried column through the model's
+    head). Expected below probability tau it does not count; published: 0, one wrong expectation then cuts the answer
+    for good, and whatever is decided at the last column ends it. Deviation: the published rule prefers an EOS that its
+    filter accepts, here any committed one goes first.
+    """
+
+    scope: Literal["committed", "window", "query"] = "committed"
+    tau: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.scope not in ("committed", "window", "query"):
+            raise ValueError(f"scope={self.scope!r}; an EOS is looked for in committed, window or query")
+        if not 0 <= self.tau <= 1:
+            raise ValueError(f"tau={self.tau}; a probability lies in [0, 1]")
+
+    @property
+    def looks(self) -> Literal["window", "query"] | None:
+        """Where the loop must note which columns expect an EOS (`DecodeState.eos_ahead`)."""
+        return None if self.scope == "committed" else self.scope
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
         tokens, inside = _window(state)
-        return _first_eos_end(state, tokens, inside)
+        end = _first_eos_end(state, tokens, inside)
+        if self.scope == "committed":
+            return end
+        assert state.eos_ahead is not None
+        columns = torch.arange(state.canvas.shape[1], device=state.canvas.device)
+        waiting = state.pending & (columns >= state.tail[:, None]) & ~state.done[:, None]
+        prob, column = state.eos_ahead.masked_fill(~waiting, 0).max(1)
+        ended = (state.spec.is_eos(tokens) & inside & (state.columns >= state.tail[:, None])).any(1)
+        cut = ~ended & (prob > 0) & (prob >= self.tau)
+        return torch.where(cut, torch.minimum(column + 1, end), end)
 
 
 def _window(state: DecodeState) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]]:

@@ -129,6 +129,7 @@ def _view(step: int, block_len: int, seed: int = 0) -> View:
     logits = model._logits(state.canvas, state.columns, state.end)
     logits, shadow = logits + torch.randn(logits.shape, generator=rng), torch.rand(3, block_len, generator=rng)
     steps = torch.full((3,), step)
+    state.reference = torch.randint(0, VOCAB - 1, canvas.shape, generator=rng)
     return replace(state.view(logits, shadow), step=steps, noise=Noise(row_seeds(state.seeds, steps)))
 
 

@@ -35,7 +35,8 @@ class View:
     end, row not done); masked implies live. logits: for the window, MASK at -inf. step: forwards made in this window
     before; at 0 a row's memory starts anew. noise: randomness that depends on the row, not on its place in the batch.
     spec: the model's special ids. shadow: probability of each present token where the model cannot see it, for a
-    decoder that asks for it (`Revise.needs_shadow`).
+    decoder that asks for it (`Revise.needs_shadow`). reference: what one token per forward would write here, for a rule
+    that asks for it (`Oracle.needs_reference`).
     """
 
     tokens: Int[Tensor, "B W"]
@@ -46,6 +47,7 @@ class View:
     noise: Noise
     spec: ModelSpec
     shadow: Float[Tensor, "B W"] | None = None
+    reference: Int[Tensor, "B W"] | None = None
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ class DiffusionGenerator:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
         impossible."""
         check_lengths(self.model.spec, request.gen_len, self._block_len([request]))
+        self.decoder.check_window(self._block_len([request]))
         return fitting_prompt_len(self.model, request)
 
     def warm_up(self, batch: Sequence[Request]) -> None:
@@ -106,7 +107,7 @@ class DiffusionGenerator:
         return describe_model(self.model)
 
     def fingerprint(self) -> str:
-        return fingerprint(self.model)
+        return fingerprint(self.model, self.decoder.identity)
 
     def _block_len(self, batch: Sequence[Request]) -> int:
         return max(request.gen_len for request in batch) if self.block_len is None else self.block_len
@@ -145,10 +146,10 @@ def describe_model(model: DiffusionLM | CausalLM) -> dict[str, object]:
     return {"model": model.name, "parameters": parameters, "dtype": dtype, "device": device_name(model)}
 
 
-def fingerprint(model: DiffusionLM | CausalLM) -> str:
+def fingerprint(model: DiffusionLM | CausalLM, decoder: str = "") -> str:
     """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are not there, name and shape),
-    and of what the model is beside them."""
-    digest = hashlib.sha256(model.identity().encode())
+    of what the model is beside them, and of what the decoder has learned."""
+    digest = hashlib.sha256((model.identity() + decoder).encode())
     for name, weight in model.named_parameters():
         total = "offloaded" if weight.is_meta else f"{weight.sum(dtype=torch.float64).item():.12g}"
         digest.update(f"{name} {tuple(weight.shape)} {total}".encode())

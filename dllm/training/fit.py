@@ -97,12 +97,17 @@ def _optimizers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimiz
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in chosen]
-    muon = torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)
+    muon = (
+        [torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)]
+        if matrices  # a small net has no layers
+        else []
+    )
     adamw = torch.optim.AdamW(others, lr=config.adamw_lr, betas=(0.9, 0.95), weight_decay=config.weight_decay)
-    for optimizer in (muon, adamw):
+    optimizers = [*muon, adamw]
+    for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["base_lr"] = group["lr"]
-    return [muon, adamw]
+    return optimizers
 
 
 def _save(
