@@ -23,6 +23,7 @@ from decoders import (
     Factor,
     FixedK,
     Hierarchical,
+    Learn2PD,
     LoopRemask,
     LoopRule,
     MaskGit,
@@ -223,19 +224,16 @@ class PredictedEotp:
 
 
 class RecordedFilter:
-    """Learn2PD's rule with the recorded stand-in filter: what it accepts, and the schedule's surest."""
+    """Learn2PD's rule with the recorded stand-in filter, and its schedule's surest beside it."""
 
     def __init__(self, folder: Path, tau: float, schedule: Schedule) -> None:
-        self.weights = load_file(folder / "models" / "filter_standin" / "model.safetensors")
-        self.tau, self.schedule = tau, schedule
+        self.rule, self.schedule = Learn2PD(tau, str(folder / "models" / "filter_standin")), schedule
 
     def init(self, shape: Shape) -> Memory:
         return self.schedule.init(shape)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Tensor:
-        w, confidence = self.weights, view.logits.top_prob().float() * view.live  # of decided positions too
-        hidden = torch.relu(confidence @ w["fc1.weight"].T + w["fc1.bias"])
-        self.accepted = (torch.sigmoid(hidden @ w["fc2.weight"].T + w["fc2.bias"]) > self.tau) & view.masked
+        self.accepted = self.rule(view, candidates, memory) & view.masked
         return self.accepted | self.schedule(view, candidates, memory)
 
 

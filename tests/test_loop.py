@@ -9,6 +9,7 @@ from reference import RECOMPUTED, cached_decode, textbook_decode, threshold, top
 
 from decoders import (
     NO_CACHE,
+    Agreement,
     BlockEos,
     ConfidenceDrop,
     Contention,
@@ -29,10 +30,12 @@ from decoders import (
     Frechet,
     Hierarchical,
     Klass,
+    Learn2PD,
     LoopRemask,
     LoopRule,
     MaskGit,
     Never,
+    Oracle,
     OrderNoise,
     OriginalProb,
     PositionPrior,
@@ -99,6 +102,9 @@ DECODERS = {
     "remdm_loop": Decoder(LoopRule(4, 2, 1, 3), revise=LoopRemask(4, 2, 1, 3), at_least_one=False),
     "smoothing": Decoder(WarmThreshold(0.6), soft=Smoothing()),
     "slerp": Decoder(Threshold(0.6), soft=Slerp()),
+    "oracle": Decoder(Oracle()),
+    "learn2pd": Decoder(Learn2PD(0.5)),
+    "agreement": Decoder(Agreement(0.5)),
     "credit_dense": Decoder(Threshold(0.7), transforms=(Credit(slots=None),)),
 }
 CACHES = {
@@ -113,7 +119,14 @@ CACHES = {
     "block": BlockCache(),
     "sub_block": SubBlockCache(),
 }
-STOPS = {"never": Never(), "block_eos": BlockEos(), "strict_eos": StrictEos(), "eotp": Eotp()}
+STOPS = {
+    "never": Never(),
+    "block_eos": BlockEos(),
+    "strict_eos": StrictEos(),
+    "eotp": Eotp(),
+    "eotp_window": Eotp("window", 0.2),
+    "eotp_query": Eotp("query"),
+}
 
 
 def block_len(cache: str) -> int:
