@@ -128,8 +128,8 @@ class Traces:
         return result
 
 
-def read_traces(folders: Sequence[Path]) -> tuple[Traces, dict[str, Any]]:
-    """The steps of finished recordings of one model, and what the first says of itself.
+def read_traces(folders: Sequence[Path]) -> tuple[Traces, list[dict[str, Any]]]:
+    """The steps of finished recordings of one model, and what each says of itself.
 
     Raises ValueError for a folder without traces, an unfinished recording, or recordings of different models or
     windows.
@@ -160,4 +160,4 @@ def read_traces(folders: Sequence[Path]) -> tuple[Traces, dict[str, Any]]:
     keys = torch.stack([joined["place"], joined["prompt"], joined["start"]], 1)
     sequence = keys.unique(dim=0, return_inverse=True)[1]
     steps = Signals(**{name: joined[name] for name in _SIGNALS})
-    return Traces(steps, joined["agree"], joined["write"], joined["prompt"], sequence), abouts[0]
+    return Traces(steps, joined["agree"], joined["write"], joined["prompt"], sequence), abouts

@@ -27,7 +27,7 @@ CUT = 0.9  # the authors watch the rate of false acceptances here
 def train(config: DictConfig) -> dict[str, Any]:
     """Writes the filter and its record and returns the record. Raises ValueError for traces that do not fit."""
     torch.set_num_threads(config.threads)
-    traces, about = read_traces([Path(folder) for folder in config.traces])
+    traces, abouts = read_traces([Path(folder) for folder in config.traces])
     with torch.random.fork_rng():
         torch.manual_seed(config.fit.seed)
         network = instantiate(config.filter, _convert_="all")
@@ -45,8 +45,8 @@ def train(config: DictConfig) -> dict[str, Any]:
     out_dir = Path(settings.pop("out_dir"))
     report = fit(network, loss, instantiate(config.fit, _convert_="all"), out_dir / "checkpoint", settings)
     record = {
-        "config": settings,
-        "model": {key: about[key] for key in ("model", "weights")},
+        "config": {key: value for key, value in settings.items() if key != "traces"},
+        "traces": abouts,
         "parameters": sum(p.numel() for p in network.parameters()),
         "recorded_steps": len(labels),
         "seconds": round(report.seconds),

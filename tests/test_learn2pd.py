@@ -73,7 +73,7 @@ def test_the_filter_reads_decided_positions_and_pads_with_zero(tmp_path) -> None
     fc1, fc2 = rule.network.fc1, rule.network.fc2
     hidden = (fc1.weight @ torch.tensor(confidence, dtype=torch.float64) + fc1.bias).clamp(min=0)
     expected = (fc2.weight @ hidden + fc2.bias)[:6].sigmoid() > 0.5
-    candidates = propose(view, view.logits, 0, "prob")
+    candidates = propose(view, view.logits, 0.0, "prob")
     assert rule(view, candidates, {}).tolist() == [expected.tolist()]
 
 
@@ -126,6 +126,7 @@ def test_signals_and_features_by_hand() -> None:
     assert x.shape[-1] == NUM_FEATURES
 
 
+@torch.inference_mode()
 def textbook_oracle(model: DiffusionLM, prompt: list[int], reference: list[int]) -> tuple[list[int], int]:
     """Slices, batch 1, no cache."""
     canvas, nfe = torch.tensor([prompt + [MASK] * GEN]), 0
@@ -154,6 +155,7 @@ def test_the_oracle_is_the_textbook_one(kind: str, prompts) -> None:
     assert sum(row.nfe for row in fast) < sum(row.nfe for row in slow)
 
 
+@torch.inference_mode()
 def textbook_eotp(model: DiffusionLM, prompt: list[int], scope: str, tau: float) -> tuple[list[int], int, int]:
     """One token per forward, a canvas that is really cut; slices, batch 1, no cache."""
     canvas, start, nfe, queried = torch.tensor([prompt + [MASK] * GEN]), len(prompt), 0, 0
@@ -217,8 +219,7 @@ def test_eotp_looks_beyond_the_window_only_where_it_says() -> None:
         (lambda folder: Learn2PD(filter="agreement-tiny"), "not a filter of this rule"),
         (lambda folder: Agreement(filter="learn2pd-tiny"), "not a filter of this rule"),
         (lambda folder: Learn2PD(1.5), "tau=1.5"),
-        (lambda folder: Eotp("canvas"), "scope='canvas'"),  # type: ignore[arg-type]
-        (lambda folder: Eotp("query", 2), "tau=2"),
+        (lambda folder: Eotp("query", 2.0), "tau=2"),
     ],
 )
 def test_bad_settings_are_refused(tmp_path, make, message: str) -> None:
