@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from decoders.compose import surest
 from decoders.signals import NUM_FEATURES, feature_memory, features
 from decoders.signals import signals as read_signals
 from decoders.traces import Traces
@@ -114,14 +115,15 @@ class Learn2PD(Stateless):
 
 @dataclass(frozen=True)
 class Agreement:
-    """Commits where a small net gives agreement a probability of at least tau.
+    """Commits where a small net gives agreement a probability of at least tau, and the surest of the other positions.
 
+    That one is the step's open choice: among positions that are sure it contradicts nobody, and two of them might.
     The net sees `decoders.signals.features` of one position: how sure it is, how sure the others are, whether they
     contend for tokens, how its candidate has fared, where it lies. It fits any block length, vocabulary and model;
     whether it is any good there, only a run tells. filter: as in `Learn2PD`.
     """
 
-    tau: float = 0.9
+    tau: float = 0.99
     filter: str = "agreement-tiny"
 
     def __post_init__(self) -> None:
@@ -142,7 +144,8 @@ class Agreement:
         return feature_memory(shape)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        return self.network(features(read_signals(view), memory).double()).sigmoid() >= self.tau
+        accepted = view.masked & (self.network(features(read_signals(view), memory).double()).sigmoid() >= self.tau)
+        return accepted | surest(candidates.confidence, view.masked & ~accepted)
 
 
 def save_filter(network: nn.Module, folder: Path, record: Mapping[str, Any]) -> None:
