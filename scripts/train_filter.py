@@ -34,6 +34,8 @@ def train(config: DictConfig) -> dict[str, Any]:
     inputs, counts = network.examples(traces)
     labels = traces.agree.float()
     part = traces.prompt % 10  # 0 to 7 training, 8 validation, 9 test: by prompt, whatever its decoder
+    if len(part.unique()) < 10:
+        raise ValueError(f"traces of {int(traces.prompt.max()) + 1} prompts; validation and test need at least 10")
     chosen = (part < 8).nonzero()[:, 0]
 
     def loss(step: int, rng: torch.Generator) -> Tensor:

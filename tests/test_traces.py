@@ -80,7 +80,7 @@ def settings(name: str, *overrides: str):
 
 
 def test_a_killed_recording_ends_as_an_uninterrupted_one_and_trains_filters(tmp_path) -> None:
-    small = ["limit=4", "data.batch_size=2", "stop=eotp", f"out_dir={tmp_path / 'traces'}"]
+    small = ["limit=10", "data.batch_size=5", "stop=eotp", f"out_dir={tmp_path / 'traces'}"]
     folder = collect(settings("collect_traces", *small))
     files = sorted(folder.glob("*.safetensors"))
     before = [path.read_bytes() for path in files]
