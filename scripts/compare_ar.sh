@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The autoregressive baseline beside the diffusion model of its size, one sample at a time: results/published/autoregressive.
 #   bash scripts/compare_ar.sh [RUNS_DIR] [REPORT_DIR]
-# About 10 minutes on one CPU core; interrupted, it does what is missing. Seconds need an otherwise idle machine.
+# About 5 minutes on one CPU core; interrupted, it does what is missing. Seconds need an otherwise idle machine.
 set -euo pipefail
 runs=${1:-results/runs/autoregressive}
 report=${2:-results/published/autoregressive}
-common=(limit=50 batch_size=1 seed=3)
+common=(limit=20 batch_size=1 seed=3)
 python -m parallelbench run model=tiny_ar decoder=ar "${common[@]}" out_dir="$runs/ar"
 python -m parallelbench run model=tiny_ar decoder=prompt_lookup "${common[@]}" out_dir="$runs/prompt_lookup"
 python -m parallelbench run -m decoder=fixed decoder.rule.k=1,4 "${common[@]}" out_dir="$runs"
