@@ -13,10 +13,11 @@ from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
 
 CONF = Path(__file__).parent.parent / "conf"
-OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "experiment"]
+PACKAGED = ("experiment", "launcher")  # settings of other groups
+OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in PACKAGED]
 EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))]
 AUTOREGRESSIVE = ("causal", "tiny_ar")
-IN_TRAINING = ("objective", "data")
+OTHER_ROOTS = {"objective": "train", "data": "train", "filter": "train_filter"}
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
@@ -28,8 +29,17 @@ def test_every_option_composes_and_instantiates(group: str, option: str, tmp_pat
     elif group == "model":
         overrides.append("model.name_or_path=tiny")  # the published ones are not at hand
     with initialize_config_module("conf", version_base=None):
-        config = compose("train" if group in IN_TRAINING else "run", overrides)
+        config = compose(OTHER_ROOTS.get(group, "run"), overrides)
     assert instantiate(config[group], _convert_="all") is not None
+
+
+@pytest.mark.parametrize(("launcher", "target"), [("basic", "BasicLauncher"), ("local", "LocalLauncher")])
+def test_a_launcher_is_chosen_by_its_group(launcher: str, target: str) -> None:
+    with initialize_config_module("conf", version_base=None):
+        config = compose("run", [f"launcher={launcher}"], return_hydra_config=True)
+    assert config.hydra.launcher._target_.endswith(target) and "launcher" not in {
+        key for key in config if key != "hydra"
+    }
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -43,7 +43,7 @@ def test_targets_score_high_and_other_texts_nothing(task: Task) -> None:
     assert sum(score["score_strict"] for score in scores) / 10 >= (0.65 if task.name == "text/paraphrase" else 1)
     for sample in drawn:
         unrelated = task.score(sample, UNRELATED)
-        assert unrelated["score"] <= 0.1 and unrelated["grammar"] == 1
+        assert unrelated["score"] <= 0.2 and unrelated["grammar"] == 1
         assert all(0 <= value <= 1 for value in unrelated.values())
         assert set(task.score(sample, "").values()) == set(task.score(sample, " \n").values()) == {0.0}
 
