@@ -48,10 +48,11 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
     for task, group in tasks.items():  # what else its scorer says
         for name in group[0].scores.keys() - METRICS.keys():
             values = np.array([record.scores[name] for record in group])
-            metrics[task][name] = ratio(values, np.ones(len(group)), [task] * len(group))
+            metrics[task][name] = ratio(values, np.ones(len(group)), [task] * len(group), is_share=True)
     return metrics
 
 
+SHARES = ("score", "score_strict")
 TIMED = ("tokens_per_s", "latency_s")  # measured once per batch: n counts batches, which are what is resampled
 
 
@@ -61,7 +62,7 @@ def measure(metric: str, records: Sequence[Record]) -> Value:
     units = _batches(records) if metric in TIMED else [[record] for record in records]
     numerator = np.array([sum(map(top, unit)) for unit in units], dtype=float)
     denominator = np.array([sum(map(bottom, unit)) for unit in units], dtype=float)
-    return ratio(numerator, denominator, [unit[0].task for unit in units])
+    return ratio(numerator, denominator, [unit[0].task for unit in units], is_share=metric in SHARES)
 
 
 def _batches(records: Sequence[Record]) -> list[list[Record]]:
@@ -71,13 +72,15 @@ def _batches(records: Sequence[Record]) -> list[list[Record]]:
     return list(groups.values())
 
 
-def ratio(numerator: np.ndarray, denominator: np.ndarray, strata: Sequence[str]) -> Value:
+def ratio(numerator: np.ndarray, denominator: np.ndarray, strata: Sequence[str], *, is_share: bool = False) -> Value:
     """sum / sum with a 95 % interval: Wilson's for a share of zeros and ones, else the percentile bootstrap.
+
+    is_share: whether numbers can be nothing but zeros and ones; one forward each is no share.
 
     The bootstrap draws samples within each stratum: the tasks of a suite are fixed, only their samples are random.
     """
     n, value = len(numerator), float(numerator.sum() / denominator.sum())
-    if (denominator == 1).all() and np.isin(numerator, (0, 1)).all():
+    if is_share and (denominator == 1).all() and np.isin(numerator, (0, 1)).all():
         interval = binomtest(int(numerator.sum()), n).proportion_ci(CONFIDENCE, method="wilson")
         return Value(value, float(interval.low), float(interval.high), n)
     if n == 1 or np.ptp(numerator / denominator) == 0:

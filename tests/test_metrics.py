@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from parallelbench.metrics import aggregate, measure, ratio
+from parallelbench.metrics import Value, aggregate, measure, ratio
 from parallelbench.record import Record
 
 
@@ -89,3 +89,10 @@ def test_every_task_and_all_are_aggregated() -> None:
     for row in metrics.values():
         for value in row.values():
             assert value.ci_low <= value.value <= value.ci_high
+
+
+def test_one_forward_each_is_no_share() -> None:
+    """All ones are certain as a number of forwards, and 5 of 5 as a score."""
+    ones = np.ones(5)
+    assert ratio(ones, ones, ["t"] * 5) == Value(1.0, 1.0, 1.0, 5)
+    assert ratio(ones, ones, ["t"] * 5, is_share=True).ci_low < 0.6

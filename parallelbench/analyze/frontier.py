@@ -168,7 +168,11 @@ def ideal(run: Run, shapes: Sequence[Shape], tokenizer: PreTrainedTokenizerBase,
         strata += [shape.share] * samples
     share = np.array(strata) / samples
     equal = np.ptp([shape.share for shape in shapes]) < 1e-9
-    score = ratio(np.array(scores), np.ones(len(scores)), [""] * len(scores)) if equal else _weighted(scores, share)
+    score = (
+        ratio(np.array(scores), np.ones(len(scores)), [""] * len(scores), is_share=True)
+        if equal
+        else _weighted(scores, share)
+    )
     return float((share * nfe).sum()), score
 
 

@@ -232,7 +232,7 @@ def _valid(ideal: Posterior, decoder: Decoder, samples: int, seed: Sequence[int]
 
 
 def _share(valid: np.ndarray) -> Value:
-    return ratio(valid.astype(float), np.ones(len(valid)), [""] * len(valid))
+    return ratio(valid.astype(float), np.ones(len(valid)), [""] * len(valid), is_share=True)
 
 
 def _tasks(text: str) -> list[str]:
