@@ -64,7 +64,8 @@ class TaskMixture:
         )
         answers = tokenizer([draw.target for draw in draws], add_special_tokens=False)["input_ids"]
         response_lens = [self._response_len(rng, len(answer)) for answer in answers]
-        return _collate(cast(list[list[int]], rendered), answers, response_lens, tokenizer)
+        pad_id, eos_id = cast(int, tokenizer.pad_token_id), cast(int, tokenizer.eos_token_id)
+        return collate(cast(list[list[int]], rendered), answers, response_lens, pad_id, eos_id)
 
     def _draws(self, rng: random.Random, step: int) -> list[Draw]:
         tasks = builtin_tasks(self.long_lengths if rng.random() < self.long_share else self.lengths)
@@ -76,13 +77,14 @@ class TaskMixture:
         return fitting[min(int(rng.random() < 1 / 3), len(fitting) - 1)]
 
 
-def _collate(
+def collate(
     prompts: Sequence[Sequence[int]],
     answers: Sequence[Sequence[int]],
     response_lens: Sequence[int],
-    tokenizer: PreTrainedTokenizerBase,
+    pad_id: int,
+    eos_id: int,
 ) -> Batch:
-    pad_id, eos_id = cast(int, tokenizer.pad_token_id), cast(int, tokenizer.eos_token_id)
+    """Clean canvases: each prompt, its answer and EOS up to its response length; PAD fills up the shorter rows."""
     prompt_len = torch.tensor([len(prompt) for prompt in prompts])
     end = prompt_len + torch.tensor(response_lens)
     canvas = torch.full((len(prompts), int(end.max())), pad_id)

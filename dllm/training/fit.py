@@ -1,5 +1,5 @@
-"""The one training loop: seeded batches by step number, Muon for matrices and AdamW for the rest, checkpoints to
-resume from.
+"""The one training loop: seeded batches by step number, Muon for matrices and AdamW for the rest or AdamW for all,
+checkpoints to resume from.
 
 A batch depends on the seed and its step number only, so a resumed run sees exactly the batches of an uninterrupted one.
 """
@@ -25,12 +25,13 @@ class FitConfig:
     """steps: optimiser steps. warmup: steps of linear rise. decay: share of the steps, at the end, that fall linearly
     to 0.
 
-    muon_lr applies to matrices of the backbone's layers, adamw_lr to embeddings, norms and everything else.
+    muon_lr applies to matrices of the backbone's layers, adamw_lr to embeddings, norms and everything else; with
+    muon_lr None AdamW trains it all, as is usual for fine-tuning.
     """
 
     steps: int = 1000
     seed: int = 0
-    muon_lr: float = 0.03
+    muon_lr: float | None = 0.03
     adamw_lr: float = 4e-3
     weight_decay: float = 0.01
     warmup: int = 50
@@ -64,7 +65,8 @@ class FitReport:
 def fit(
     model: nn.Module, loss_fn: LossFn, config: FitConfig, checkpoint: Path, settings: Mapping[str, Any] | None = None
 ) -> FitReport:
-    """Trains `model` in place; resumes from `checkpoint` (a folder) where it holds a state of the same run.
+    """Trains, in place, what requires gradients in `model`; resumes from `checkpoint` (a folder) where it holds a state
+    of the same run.
 
     settings: whatever else tells one run from another (data, objective, model; JSON values). Raises ValueError when the
     checkpoint's config or settings differ.
@@ -94,16 +96,16 @@ def fit(
 
 
 def _optimizers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimizer]:
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
-    chosen = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in chosen]
-    muon = (
-        [torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)]
-        if matrices  # a small net has no layers
-        else []
-    )
-    adamw = torch.optim.AdamW(others, lr=config.adamw_lr, betas=(0.9, 0.95), weight_decay=config.weight_decay)
-    optimizers = [*muon, adamw]
+    trained = _trained(model)
+    matrices = [
+        name for name, p in trained.items() if config.muon_lr is not None and p.ndim == 2 and ".layers." in name
+    ]
+    others = [p for name, p in trained.items() if name not in matrices]
+    optimizers: list[torch.optim.Optimizer] = []
+    if config.muon_lr is not None and matrices:  # a small net has no layers
+        muon = [trained[name] for name in matrices]
+        optimizers += [torch.optim.Muon(muon, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)]
+    optimizers += [torch.optim.AdamW(others, lr=config.adamw_lr, betas=(0.9, 0.95), weight_decay=config.weight_decay)]
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["base_lr"] = group["lr"]
@@ -121,7 +123,7 @@ def _save(
 ) -> None:
     """Writes the whole training state as safetensors, then the JSON that makes it valid, each by an atomic rename."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"model.{name}": tensor for name, tensor in _unique_state(model).items()}
+    tensors = {f"model.{name}": tensor for name, tensor in _trained(model).items()}
     for i, optimizer in enumerate(optimizers):
         for j, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{j}.{key}": torch.as_tensor(value).clone() for key, value in state.items()}
@@ -147,10 +149,9 @@ def _resume(
         raise ValueError(f"{folder} holds a run with other settings; give another checkpoint folder or delete it")
     tensors = load_file(folder / state["file"])
     weights = {key.removeprefix("model."): value for key, value in tensors.items() if key.startswith("model.")}
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    tied = set(model.state_dict()) - set(_unique_state(model))  # stored once, under their first name
-    if unexpected or set(missing) - tied:
+    if set(weights) != set(_trained(model)):
         raise ValueError(f"{folder} holds another model's state; give another checkpoint folder or delete it")
+    model.load_state_dict(weights, strict=False)
     for i, optimizer in enumerate(optimizers):
         saved: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
@@ -161,12 +162,6 @@ def _resume(
     return state["step"], state["seconds"], state["losses"]
 
 
-def _unique_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict with tensors that share storage kept once."""
-    seen: set[int] = set()
-    state = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            state[name] = tensor
-    return state
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """What is trained, tied weights once under their first name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

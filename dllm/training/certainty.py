@@ -1,0 +1,115 @@
+"""Certainty-forcing distillation (dParallel, arXiv 2509.26488): a model learns to be sure, all at once, of the tokens
+that it would commit one after another.
+
+The clean canvases are the model's own correct trajectories (`parallelbench.trajectories`). Deviations from the authors'
+code: every row draws a mask of its own (theirs reuses the first row's, so they train on single rows), and the mask
+ratio can vary (theirs is about one half), which a net decoding short blocks from all MASK needs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from dllm.model import DiffusionLM
+from dllm.spec import ModelSpec
+from dllm.training.objectives import Batch
+
+
+@dataclass(frozen=True)
+class CertaintyForcing:
+    """L = consistency * CE + certainty * H, summed over two complementary views of one block (section 3.3).
+
+    CE: cross-entropy to the trajectory's tokens, mean over the masked columns of the active block. H: entropy of
+    softmax(logits / temperature), mean over those of them that the model predicts correctly (0 where there is none);
+    whether a prediction is correct passes no gradient. block_len: columns of a block, None for the whole response as
+    one (published for Dream). mask_ratio: share of the active block masked in the first view, the rest in the second;
+    "uniform" draws it per row from (0, 1).
+    Published: LLaDA consistency 1, certainty 2, block_len 32; Dream certainty 1, block_len None; both temperature 0.5,
+    mask_ratio 0.5.
+    """
+
+    consistency: float = 1.0
+    certainty: float = 2.0
+    temperature: float = 0.5
+    block_len: int | None = 32
+    mask_ratio: float | Literal["uniform"] = 0.5
+    scaffold: Sequence[int] = ()  # what every objective is given; not used
+
+    def __post_init__(self) -> None:
+        if min(self.consistency, self.certainty) < 0 or self.consistency + self.certainty == 0:
+            raise ValueError(
+                f"consistency={self.consistency}, certainty={self.certainty}; weights are >= 0 and not both 0"
+            )
+        if not self.temperature > 0:
+            raise ValueError(f"temperature={self.temperature}; the entropy's temperature is positive")
+        if self.block_len is not None and self.block_len < 1:
+            raise ValueError(f"block_len={self.block_len}; a block has at least 1 column (null: the whole response)")
+        if self.mask_ratio != "uniform" and not 0 < float(self.mask_ratio) < 1:
+            raise ValueError(f'mask_ratio={self.mask_ratio}; it is a share in (0, 1), or "uniform"')
+
+    def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
+        """Mean over rows. Draws on the CPU; the model may be elsewhere."""
+        active, later = active_block(model.spec, batch, self.block_len, rng)
+        uniform = torch.rand(len(active), 1, generator=rng)
+        ratio = uniform if self.mask_ratio == "uniform" else torch.full_like(uniform, self.mask_ratio)
+        first = (torch.rand(active.shape, generator=rng) < ratio) & active
+        return sum((self._view(model, batch, masked, later) for masked in (first, active & ~first)), torch.zeros(()))
+
+    def _view(
+        self, model: DiffusionLM, batch: Batch, masked: Bool[Tensor, "B T"], later: Bool[Tensor, "B T"]
+    ) -> Float[Tensor, ""]:
+        """The loss of one view: `masked` columns and all later blocks hidden, the former counted."""
+        device = model.device
+        canvas, prompt_len, end, masked = (t.to(device) for t in (batch.canvas, batch.prompt_len, batch.end, masked))
+        noisy = canvas.masked_fill(masked | later.to(device), model.spec.mask_id)
+        logits, target = model.full_logits(noisy, prompt_len, end)[masked].float(), canvas[masked]
+        losses = self.consistency * row_means(F.cross_entropy(logits, target, reduction="none"), masked)
+        if self.certainty:
+            correct = logits.argmax(-1) == target
+            among = torch.zeros_like(masked).masked_scatter(masked, correct)
+            losses = losses + self.certainty * row_means(entropy(logits[correct] / self.temperature), among)
+        return losses.mean().cpu()
+
+
+def active_block(
+    spec: ModelSpec, batch: Batch, block_len: int | None, rng: torch.Generator
+) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """The semi-autoregressive forward process: one block of each response, and what comes after it.
+
+    Uniform among blocks 0 to floor(tokens before EOS / block_len), as far as the canvas has them. The last of these,
+    where the text ends, takes all the padding behind it too. Blocks lie as in decoding: from the prompt's end, or on
+    the grid of a block-causal model.
+    """
+    if spec.block is not None and (block_len is None or spec.block % block_len):
+        raise ValueError(f"block_len={block_len}, but this block-causal model has blocks of {spec.block}; use that")
+    columns = torch.arange(batch.canvas.shape[1])
+    prompt_len, end = batch.prompt_len[:, None], batch.end[:, None]
+    if block_len is None:
+        active = (columns >= prompt_len) & (columns < end)
+        return active, torch.zeros_like(active)
+    origin = prompt_len if spec.block is None else prompt_len // block_len * block_len
+    ended = (spec.is_eos(batch.canvas) | (columns >= end)) & (columns >= prompt_len)
+    text_end = torch.where(ended.any(1), ended.int().argmax(1), batch.canvas.shape[1])[:, None]
+    last = torch.minimum(text_end - origin, end - origin - 1) // block_len
+    chosen = (torch.rand(last.shape, generator=rng) * (last + 1)).long()
+    start = origin + chosen * block_len
+    stop = torch.where(chosen == last, end, start + block_len)
+    return (columns >= torch.maximum(start, prompt_len)) & (columns < stop), (columns >= stop) & (columns < end)
+
+
+def row_means(values: Float[Tensor, " N"], where: Bool[Tensor, "B T"]) -> Float[Tensor, " B"]:
+    """Mean per row of values that belong to the marked columns in reading order; 0 for a row without any."""
+    row = torch.arange(len(where), device=where.device)[:, None].expand_as(where)[where]
+    sums = values.new_zeros(len(where)).index_add(0, row, values)
+    return sums / where.sum(1).clamp(min=1)
+
+
+def entropy(logits: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
+    """Nats; a logit of -inf (MASK is none of the candidates) adds nothing, nor does its gradient."""
+    log_p = logits.log_softmax(-1)
+    return -(log_p.exp() * log_p.masked_fill(log_p.isinf(), 0.0)).sum(-1)

@@ -1,0 +1,103 @@
+"""Distils a model on its own correct decodes: `python scripts/distill.py model=tiny out_dir=...` (dParallel).
+
+First the model decodes training prompts, one token per step unless `decoder` says otherwise, into out_dir/trajectories,
+an ordinary run; then it is trained on those that its tasks' scorers accept. objective=mdlm is the control, ordinary
+fine-tuning on the same data. Killed at any point, the same command goes on. The result is out_dir/model in Hugging Face
+layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weights.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import hydra
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from dllm.load import save
+from dllm.model import DiffusionLM
+from dllm.training.fit import FitConfig, fit
+from dllm.training.lora import Lora
+from parallelbench.generate import DiffusionGenerator
+from parallelbench.record import Run, provenance
+from parallelbench.run import execute, prepare, start
+from parallelbench.trajectories import correct_trajectories, train_tasks
+
+TRAJECTORY_KEYS = ("model", "decoder", "cache", "stop", "suite", "limit", "data_seed", "gen_length", "block_length")
+
+
+@hydra.main(version_base=None, config_path="pkg://conf", config_name="distill")
+def main(config: DictConfig) -> None:
+    torch.set_num_threads(config.threads)
+    try:
+        distill(cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)))
+    except ValueError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def distill(config: dict[str, Any]) -> None:
+    """Trajectories, training and the finished weights. Raises ValueError for a config that cannot work."""
+    objective, fitting = instantiate(config["objective"], _convert_="all")(), instantiate(config["fit"])
+    lora = None if config["lora"] is None else Lora(**config["lora"])
+    model = instantiate(config["model"], _convert_="all")
+    run = decode_trajectories(model, config)
+    data = correct_trajectories(run, model, config["gen_length"], config["batch_size"], config["seed"])
+    if lora is None:
+        model.requires_grad_(True)
+    else:
+        lora.inject(model, config["seed"])
+    settings = {key: value for key, value in config.items() if key not in ("out_dir", "trajectories", "threads")}
+    report = fit(
+        model,
+        lambda step, rng: objective(model, data.batch(step), rng),
+        cast(FitConfig, fitting),
+        Path(config["out_dir"]) / "checkpoint",
+        {**settings, "weights": run.info["identity"]["weights"]},
+    )
+    folder = Path(config["out_dir"]) / ("model" if lora is None else "adapter")
+    if lora is None:
+        save(model, folder)
+    else:
+        lora.save(model, folder, config["model"]["name_or_path"])
+    record = {
+        "config": settings,
+        "trajectories": {"decoded": len(run.records), "correct": len(data.prompts), "by": run.info["identity"]},
+        "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "steps": report.steps,
+        "sequences": report.steps * config["batch_size"],
+        "seconds": round(report.seconds),
+        "final_loss": round(report.final_loss, 4),
+        "device": f"{model.device.type}, {config['threads']} thread(s)",
+        **provenance(),
+    }
+    (folder / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record["final_loss"]), folder)
+
+
+def decode_trajectories(model: DiffusionLM, config: dict[str, Any]) -> Run:
+    """The model's decodes of training prompts; goes on with what is already there."""
+    generator = DiffusionGenerator(
+        model,
+        instantiate(config["decoder"], _convert_="all"),
+        instantiate(config["cache"], _convert_="all"),
+        instantiate(config["stop"], _convert_="all"),
+        config["block_length"],
+    )
+    job = prepare(
+        generator,
+        train_tasks(instantiate(config["suite"], _convert_="all")),
+        limit=config["limit"],
+        seed=config["data_seed"],
+        batch_size=config["decode_batch_size"],
+        gen_len=config["gen_length"],
+        config={**{key: config[key] for key in TRAJECTORY_KEYS}, "out_dir": config["trajectories"]},
+        choices={},
+    )
+    return execute(job, start(job))
+
+
+if __name__ == "__main__":
+    main()
