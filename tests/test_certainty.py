@@ -73,7 +73,7 @@ def watched(
 
     def full_logits(canvas: torch.Tensor, prompt_len: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
         seen.append(canvas)
-        return forward(canvas, prompt_len, end) if table is None else table
+        return forward(canvas, prompt_len, end) if table is None else torch.cat([table, table])
 
     monkeypatch.setattr(model, "full_logits", full_logits)
     return model, seen
@@ -81,27 +81,28 @@ def watched(
 
 @pytest.mark.parametrize("ratio", [0.5, "uniform"])
 def test_two_views_cover_each_active_column_once_and_hide_what_comes_later(monkeypatch, ratio) -> None:
-    batch = make_batch(rows=40)
+    batch = make_batch(rows=400)
     model, seen = watched(monkeypatch)
     CertaintyForcing(block_len=8, mask_ratio=ratio)(model, batch, rng(5))
     active, later = active_block(model.spec, batch, 8, rng(5))
+    seen = seen[0].chunk(2)
     one, two = (canvas == MASK for canvas in seen)
     assert (one & two).equal(later) and (one | two).equal(active | later)
     for canvas in seen:
         assert canvas[canvas != MASK].equal(batch.canvas[canvas != MASK])
     share = (one & active).sum(1) / active.sum(1)
-    assert 0.4 < share.mean() < 0.6
+    assert 0.45 < share.mean() < 0.55
     assert (share.std() > 0.2) == (ratio == "uniform")
 
 
 def test_each_term_is_what_its_definition_says(monkeypatch) -> None:
     batch = make_batch()
     batch.canvas[0, 3:27] = torch.arange(24) % 5  # row 0: text to the end
-    table = 3 * torch.randn(*batch.canvas.shape, 48, generator=rng(7))
+    table = torch.randn(*batch.canvas.shape, 48, generator=rng(7))
     table[..., MASK] = -math.inf
     right = torch.rand(batch.canvas.shape, generator=rng(8)) < 0.5
     right[1] = False  # no correct prediction in this row
-    table.scatter_add_(2, batch.canvas[..., None], 20.0 * right[..., None])
+    table.scatter_add_(2, batch.canvas[..., None], 3.0 * right[..., None])
 
     def by_hand(view: torch.Tensor, temperature: float) -> tuple[float, float]:
         """Both terms of a view, token by token."""
@@ -125,7 +126,7 @@ def test_each_term_is_what_its_definition_says(monkeypatch) -> None:
     for weights in ((1.0, 0.0), (0.0, 1.0), (1.0, 2.0)):
         seen.clear()
         loss[weights] = float(CertaintyForcing(*weights, temperature=0.5, block_len=8)(model, batch, rng(2)))
-    terms = [by_hand(view, 0.5) for view in seen]
+    terms = [by_hand(view, 0.5) for view in seen[0].chunk(2)]
     consistency, certainty = (sum(term) for term in zip(*terms, strict=True))
     assert consistency > 0.5 and certainty > 1e-4
     assert loss[1.0, 0.0] == pytest.approx(consistency, rel=1e-4)

@@ -53,27 +53,23 @@ class CertaintyForcing:
             raise ValueError(f'mask_ratio={self.mask_ratio}; it is a share in (0, 1), or "uniform"')
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
-        """Mean over rows. Draws on the CPU; the model may be elsewhere."""
+        """Mean over rows of the sum of both views. Draws on the CPU; the model may be elsewhere."""
         active, later = active_block(model.spec, batch, self.block_len, rng)
         uniform = torch.rand(len(active), 1, generator=rng)
         ratio = uniform if self.mask_ratio == "uniform" else torch.full_like(uniform, self.mask_ratio)
         first = (torch.rand(active.shape, generator=rng) < ratio) & active
-        return sum((self._view(model, batch, masked, later) for masked in (first, active & ~first)), torch.zeros(()))
-
-    def _view(
-        self, model: DiffusionLM, batch: Batch, masked: Bool[Tensor, "B T"], later: Bool[Tensor, "B T"]
-    ) -> Float[Tensor, ""]:
-        """The loss of one view: `masked` columns and all later blocks hidden, the former counted."""
+        masked, later = torch.cat([first, active & ~first]), torch.cat([later, later])  # both views in one forward
         device = model.device
-        canvas, prompt_len, end, masked = (t.to(device) for t in (batch.canvas, batch.prompt_len, batch.end, masked))
-        noisy = canvas.masked_fill(masked | later.to(device), model.spec.mask_id)
+        canvas, prompt_len, end = (torch.cat([t, t]).to(device) for t in (batch.canvas, batch.prompt_len, batch.end))
+        noisy = canvas.masked_fill((masked | later).to(device), model.spec.mask_id)
+        masked = masked.to(device)
         logits, target = model.full_logits(noisy, prompt_len, end)[masked].float(), canvas[masked]
         losses = self.consistency * row_means(F.cross_entropy(logits, target, reduction="none"), masked)
         if self.certainty:
             correct = logits.argmax(-1) == target
             among = torch.zeros_like(masked).masked_scatter(masked, correct)
             losses = losses + self.certainty * row_means(entropy(logits[correct] / self.temperature), among)
-        return losses.mean().cpu()
+        return losses.sum() / len(batch.canvas)
 
 
 def active_block(

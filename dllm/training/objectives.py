@@ -47,10 +47,12 @@ class MaskedDiffusion:
         content = content_columns(response, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
         eligible = mix_rows(content, response, self.content_fraction)
         masked, weight = mask_response(eligible, rng)
-        noisy = batch.canvas.masked_fill(masked, model.spec.mask_id)
-        logits = model.full_logits(noisy, batch.prompt_len, batch.end)
-        loss = F.cross_entropy(logits[masked].float(), batch.canvas[masked], reduction="none")
-        return (loss * weight[masked]).sum() / len(batch.canvas)
+        canvas, prompt_len, end, masked, weight = (
+            t.to(model.device) for t in (batch.canvas, batch.prompt_len, batch.end, masked, weight)
+        )
+        logits = model.full_logits(canvas.masked_fill(masked, model.spec.mask_id), prompt_len, end)
+        loss = F.cross_entropy(logits[masked].float(), canvas[masked], reduction="none")
+        return (loss * weight[masked]).sum() / len(canvas)
 
 
 @dataclass(frozen=True)
