@@ -16,8 +16,10 @@ from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM
 from dllm.guidance import Guided
 from dllm.model import DiffusionLM
+from dllm.recurrent import RecurrentLM
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]  # raw text, token ids, or chat messages
+LanguageModel = DiffusionLM | CausalLM | RecurrentLM
 Template = str | Sequence[str | int]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
 
 
@@ -83,7 +85,7 @@ def generate(
     return list(describe(model, rows))
 
 
-def encode(model: DiffusionLM | Guided | CausalLM, prompt: Prompt, index: int = 0) -> list[int]:
+def encode(model: LanguageModel | Guided, prompt: Prompt, index: int = 0) -> list[int]:
     """Token ids of a prompt. Raises ValueError when it is empty, or when there is no tokenizer or chat template to
     read it."""
     if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], Mapping)):
@@ -123,7 +125,7 @@ def encode_template(model: DiffusionLM | Guided, template: Template) -> list[int
     return ids
 
 
-def describe(model: DiffusionLM | Guided | CausalLM, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
+def describe(model: LanguageModel | Guided, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
     """Decoded rows as generations with text (empty for a model without a tokenizer)."""
     for row in rows:
         text = "" if model.tokenizer is None else cast(str, model.tokenizer.decode(row.token_ids))

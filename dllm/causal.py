@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -72,6 +73,10 @@ class CausalLM(nn.Module):
         """Rotary positions go on for ever, learned ones end."""
         config = self.backbone.config
         return None if vars(config).get("rope_parameters") else getattr(config, "max_position_embeddings", None)
+
+    def next_logits(self, tokens: Int[Tensor, "B T"], rng: torch.Generator) -> Float[Tensor, "B T V"]:
+        """Logits for the token behind each column, for training."""
+        return self.backbone(input_ids=tokens, use_cache=False).logits
 
     def identity(self) -> str:
         """What the weights do not say."""

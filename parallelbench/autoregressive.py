@@ -21,9 +21,10 @@ from decoders.loop import DecodedRow
 from decoders.state import NEVER
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM
+from dllm.recurrent import RecurrentLM
 from parallelbench.generate import Generator, Request, describe_model, fingerprint, fitting_prompt_len
 
-Loop = Callable[[CausalLM, Sequence[Sequence[int]], Sequence[int]], list[DecodedRow]]
+Loop = Callable[[Any, Sequence[Sequence[int]], Sequence[int]], list[DecodedRow]]
 """Model, prompts and each one's budget of tokens to decoded rows."""
 
 
@@ -98,9 +99,9 @@ class PromptLookup:
 
 @dataclass(frozen=True)
 class CausalGenerator:
-    """Serves requests with a causal LM and an autoregressive loop."""
+    """Serves requests with a causal LM, of fixed or of recurrent depth, and a loop for it."""
 
-    model: CausalLM
+    model: CausalLM | RecurrentLM
     loop: Loop
 
     def prompt_len(self, request: Request) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from decoders import Decoder, Generation, StopRule, decode
-from decoders.generate import describe, encode
+from decoders.generate import LanguageModel, describe, encode
 from decoders.loop import check_parts
 from decoders.state import check_lengths
 from decoders.types import Shape
@@ -128,7 +128,7 @@ class DiffusionGenerator:
         return list(describe(self.model, rows))
 
 
-def fitting_prompt_len(model: DiffusionLM | CausalLM, request: Request) -> int:
+def fitting_prompt_len(model: LanguageModel, request: Request) -> int:
     """Tokens of a rendered prompt. Raises ValueError when it is empty or leaves no room for its answer."""
     length, limit = len(encode(model, request.messages)), model.max_length
     if limit is not None and length + request.gen_len > limit:
@@ -139,14 +139,14 @@ def fitting_prompt_len(model: DiffusionLM | CausalLM, request: Request) -> int:
     return length
 
 
-def describe_model(model: DiffusionLM | CausalLM) -> dict[str, object]:
+def describe_model(model: LanguageModel) -> dict[str, object]:
     """What a record says of a model: JSON values."""
     parameters = sum(p.numel() for p in model.parameters())
     dtype = str(model.backbone.dtype).removeprefix("torch.")
     return {"model": model.name, "parameters": parameters, "dtype": dtype, "device": device_name(model)}
 
 
-def fingerprint(model: DiffusionLM | CausalLM, decoder: str = "") -> str:
+def fingerprint(model: LanguageModel, decoder: str = "") -> str:
     """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are not there, name and shape),
     of what the model is beside them, and of what the decoder has learned."""
     digest = hashlib.sha256((model.identity() + decoder).encode())
@@ -156,7 +156,7 @@ def fingerprint(model: DiffusionLM | CausalLM, decoder: str = "") -> str:
     return digest.hexdigest()[:16]
 
 
-def device_name(model: DiffusionLM | CausalLM) -> str:
+def device_name(model: LanguageModel) -> str:
     """The device a number was measured on: GPU name, or CPU with its thread count."""
     if model.device.type == "cuda":
         return torch.cuda.get_device_name(model.device)

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dllm.causal import CausalLM, save_causal
 from dllm.load import load, save
+from dllm.recurrent import RecurrentLM, save_recurrent
 from dllm.training.fit import fit
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.mixture import SCAFFOLD, phrases
@@ -45,10 +46,8 @@ def main(config: DictConfig) -> None:
         out_dir / "checkpoint",
         settings,
     )
-    if isinstance(model, CausalLM):
-        save_causal(model, out_dir / "model")
-    else:
-        save(model, out_dir / "model")
+    writers = {CausalLM: save_causal, RecurrentLM: save_recurrent}
+    writers.get(type(model), save)(model, out_dir / "model")
     record = {
         "config": settings,
         "parameters": sum(p.numel() for p in model.parameters()),

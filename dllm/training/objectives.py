@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
+from dllm.recurrent import RecurrentLM
 from dllm.training.masking import content_columns, mask_response, mix_rows
 
 
@@ -98,16 +99,13 @@ class NextToken:
 
     scaffold: Sequence[int] = ()  # what every objective is given; not used
 
-    def __call__(self, model: CausalLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
+    def __call__(self, model: CausalLM | RecurrentLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean over rows of the mean cross-entropy per token."""
         columns = torch.arange(batch.canvas.shape[1])
         response = (columns >= batch.prompt_len[:, None]) & (columns < batch.end[:, None])
         is_eos = response & (batch.canvas == model.tokenizer.eos_token_id)
         target = response & (is_eos.cumsum(1) - is_eos.long() == 0)
         weight = target.float() / target.sum(1, keepdim=True)
-        hidden = model.backbone.get_decoder()(input_ids=batch.canvas[:, :-1], use_cache=False).last_hidden_state
-        head = model.backbone.get_output_embeddings()
-        assert head is not None
-        logits = head(hidden[target[:, 1:]])
+        logits = model.next_logits(batch.canvas[:, :-1], rng)[target[:, 1:]]
         loss = F.cross_entropy(logits.float(), batch.canvas[target], reduction="none")
         return (loss * weight[target]).sum() / len(batch.canvas)

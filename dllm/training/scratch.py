@@ -3,10 +3,11 @@
 from typing import Any, cast
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedTokenizerBase
 
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
+from dllm.recurrent import Depth, RecurrentLM
 from dllm.spec import ModelSpec
 
 
@@ -20,7 +21,7 @@ def scratch_llama(
     name: str = "scratch",
     **sizes: Any,
 ) -> DiffusionLM:
-    """A bidirectional model with a neighbour mix, its sizes as in `_llama`; the tokenizer must name mask, EOS and
+    """A bidirectional model with a neighbour mix, its sizes as in `_config`; the tokenizer must name mask, EOS and
     PAD."""
     mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
     assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
@@ -40,13 +41,35 @@ def scratch_causal(
     """The same transformer as a causal LM, without the mix: instead one head starts out looking at the token before."""
     backbone = _llama(tokenizer, seed, bias=True, **sizes)
     _reset_embeddings(backbone, embed_std, torch.Generator().manual_seed(seed))
-    _look_back(backbone)
+    _look_back(backbone.model)
     return CausalLM(backbone, tokenizer, name)
 
 
-def _llama(
+def scratch_recurrent(
     tokenizer: PreTrainedTokenizerBase,
-    seed: int,
+    *,
+    prelude: int = 1,
+    core: int = 2,
+    coda: int = 1,
+    recurrences: int = 8,
+    embed_std: float = 0.3,
+    seed: int = 0,
+    name: str = "scratch",
+    **sizes: Any,
+) -> RecurrentLM:
+    """A depth-recurrent LM on the same layers, one head of its prelude looking at the token before."""
+    config = _config(tokenizer, bias=True, **sizes)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = RecurrentLM(config, Depth(prelude, core, coda, recurrences), tokenizer, name)
+    torch.nn.init.normal_(model.embed.weight, std=embed_std, generator=torch.Generator().manual_seed(seed))
+    torch.nn.init.constant_(model.coda.norm.weight, embed_std)
+    _look_back(model.prelude)
+    return model
+
+
+def _config(
+    tokenizer: PreTrainedTokenizerBase,
     *,
     width: int = 128,
     layers: int = 5,
@@ -55,8 +78,8 @@ def _llama(
     rope_theta: float = 1000.0,
     max_positions: int = 256,
     bias: bool = False,
-) -> LlamaForCausalLM:
-    config = LlamaConfig(
+) -> LlamaConfig:
+    return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=mlp_width,
@@ -69,9 +92,12 @@ def _llama(
         bos_token_id=None,
         eos_token_id=cast(int, tokenizer.eos_token_id),
     )
+
+
+def _llama(tokenizer: PreTrainedTokenizerBase, seed: int, **settings: Any) -> LlamaForCausalLM:
     with torch.random.fork_rng():  # transformers initialises from the global generator
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
+        return LlamaForCausalLM(_config(tokenizer, **settings))
 
 
 def _reset_embeddings(backbone: LlamaForCausalLM, std: float, rng: torch.Generator) -> None:
@@ -81,13 +107,13 @@ def _reset_embeddings(backbone: LlamaForCausalLM, std: float, rng: torch.Generat
     torch.nn.init.constant_(backbone.model.norm.weight, std)
 
 
-def _look_back(backbone: LlamaForCausalLM, pairs: int = 4, amplitude: float = 6.0) -> None:
+def _look_back(stack: LlamaModel, pairs: int = 4, amplitude: float = 6.0) -> None:
     """Sets the first head's query and key biases so that it attends to the column before, whatever the tokens.
 
     Under RoPE, q = a at angle 0 and k = a at angle w in a pair of frequency w give a^2 cos(w (i - j - 1)), largest at
     j = i - 1. With it "the last name that follows this first name" takes one more attention step to learn.
     """
-    config, attention = backbone.config, cast(Any, backbone.model.layers[0]).self_attn
+    config, attention = stack.config, cast(Any, stack.layers[0]).self_attn
     half = config.hidden_size // config.num_attention_heads // 2
     theta = cast(dict[str, Any], config.rope_parameters)["rope_theta"]
     frequency = theta ** (-torch.arange(pairs) / half)
