@@ -147,8 +147,8 @@ def _quiet_stdout() -> Iterator[None]:
 def _language_tool(url: str | None) -> tuple[Any, str]:
     """A connected client, and the version its server reports."""
     try:
-        import language_tool_python as client
-        from language_tool_python.download_lt import LocalLanguageTool
+        import language_tool_python as client  # pyright: ignore[reportMissingImports]
+        from language_tool_python.download_lt import LocalLanguageTool  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise ValueError(
             "grammar=languagetool needs language-tool-python: pip install 'dllm-parallelbench[text]'"

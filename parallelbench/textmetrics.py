@@ -108,8 +108,8 @@ class BertScore:
 @cache
 def _bert(path: str, layer: int | None) -> Any:
     try:
-        from bert_score import BERTScorer
-        from bert_score.utils import model2layers
+        from bert_score import BERTScorer  # pyright: ignore[reportMissingImports]
+        from bert_score.utils import model2layers  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise ValueError(f"bertscore={path} needs bert-score: pip install 'dllm-parallelbench[text]'") from error
     name = path.rstrip("/").split("/")[-1]

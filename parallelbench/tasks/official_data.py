@@ -98,8 +98,8 @@ def load_source(data_dir: str, name: str) -> Source:
     Raises ValueError where the package, the data or a column is missing.
     """
     try:
-        from datasets import load_dataset  # an extra of the package
-        from datasets.exceptions import DatasetsError
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+        from datasets.exceptions import DatasetsError  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError("suite=official_v2 needs datasets: pip install 'dllm-parallelbench[official]'") from error
     config = name.replace("/", "-", 1)
