@@ -25,7 +25,7 @@ def test_a_sweep_on_workers_equals_one_in_turn(cli, tmp_path: Path, workers: int
     in_turn = folders(tmp_path)
     assert len(in_turn) == 4
     (tmp_path / "runs").rename(tmp_path / "before")
-    code, out, _ = cli(*SWEEP, "launcher=local", f"hydra.launcher.workers={workers}")
+    code, out, _ = cli(*SWEEP, "limit=40", "launcher=local", f"hydra.launcher.workers={workers}")
     assert code == 0 and folders(tmp_path) == in_turn
     assert out.count("score %") == 4 and all(f"runs/{name}" in out for name in in_turn)
 
@@ -38,15 +38,15 @@ def test_one_that_is_refused_does_not_keep_the_others(cli, tmp_path: Path) -> No
 
 
 def test_impossible_numbers_of_workers_are_refused(cli) -> None:
-    code, _, err = cli(*SWEEP, "launcher=local", "hydra.launcher.workers=0")
+    code, _, err = cli(*SWEEP, "limit=40", "launcher=local", "hydra.launcher.workers=0")
     assert code == 2 and "0 workers" in err
 
 
-def sweep_processes(tmp_path: Path) -> tuple[subprocess.Popen, list[str]]:
-    command = [sys.executable, "-m", "parallelbench", *SWEEP, "limit=8", "launcher=local", "hydra.launcher.workers=2"]
+def sweep(folder: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "parallelbench", *SWEEP, "limit=40", "launcher=local", "hydra.launcher.workers=2"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    output = open(tmp_path / "log.txt", "a")  # noqa: SIM115 closed with the process
-    return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output), command
+    with open(folder / "log.txt", "a") as log:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
 
 def children(pid: int) -> list[int]:
@@ -60,18 +60,18 @@ def test_kills_at_random_times_lose_nothing(tmp_path: Path, trial: int) -> None:
     """Five kill a worker, five the parent; the repeated command ends like an undisturbed sweep."""
     rng = random.Random(trial)
     (tmp_path / "whole").mkdir()
-    process, _ = sweep_processes(tmp_path / "whole")
+    process = sweep(tmp_path / "whole")
     assert process.wait(600) == 0
     (tmp_path / "cut").mkdir()
-    process, _ = sweep_processes(tmp_path / "cut")
-    deadline = time.monotonic() + rng.uniform(5, 25)
+    process = sweep(tmp_path / "cut")
+    deadline = time.monotonic() + rng.uniform(5, 20)
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     if process.poll() is None:
         workers = children(process.pid)
         os.kill(rng.choice(workers) if trial % 2 and workers else process.pid, signal.SIGKILL)
     process.wait(600)
-    process, _ = sweep_processes(tmp_path / "cut")
+    process = sweep(tmp_path / "cut")
     assert process.wait(600) == 0
     assert folders(tmp_path / "cut") == folders(tmp_path / "whole")
     infos = [json.loads(path.read_text()) for path in (tmp_path / "cut").glob("runs/*/run.json")]
