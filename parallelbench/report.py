@@ -10,6 +10,7 @@ import numpy as np
 from parallelbench import plots
 from parallelbench.curves import curve_names, run_names, shown_knobs
 from parallelbench.frontier import LEVELS, speeds
+from parallelbench.markdown import table_row
 from parallelbench.metrics import ALL, Value, aggregate, measure, ratio
 from parallelbench.record import Record, Run
 
@@ -195,8 +196,8 @@ def _equal_quality(runs: Sequence[Run], curve_of: Mapping[str, str], reference: 
         f"({100 * best:.1f} %), and its lead over {reference}, with 95 % intervals (paired bootstrap over samples; "
         "linear between runs).",
         "",
-        _row(["decoder", *heads]),
-        _row(["---"] + ["---:"] * len(heads)),
+        table_row(["decoder", *heads]),
+        table_row(["---"] + ["---:"] * len(heads)),
     ]
     middle = LEVELS[1]
     order = sorted(table, key=lambda name: -(value.value if (value := table[name][middle].tpf) else 0))
@@ -211,7 +212,7 @@ def _equal_quality(runs: Sequence[Run], curve_of: Mapping[str, str], reference: 
             if speed.lead is not None and name != reference:
                 cell += f" ({speed.lead.value:+.2f} [{speed.lead.ci_low:+.2f}, {speed.lead.ci_high:+.2f}])"
             cells.append(cell)
-        lines.append(_row([name, *cells]))
+        lines.append(table_row([name, *cells]))
     return "\n".join([*lines, "", "## Runs", ""])
 
 
@@ -251,12 +252,17 @@ def _markdown(
         equal_quality,
     ]
     heads = [heading for heading, _ in SHOWN.values()]
-    lines += [_row(["run", "n", *heads, "NFE speed-up over k=1"]), _row(["---"] + ["---:"] * (len(heads) + 2))]
+    lines += [
+        table_row(["run", "n", *heads, "NFE speed-up over k=1"]),
+        table_row(["---"] + ["---:"] * (len(heads) + 2)),
+    ]
     for name, run in zip(names, runs, strict=True):
         row = metrics[name][ALL]
         measured = _measured_speedup(run, _baseline(run, runs))
         cells = [_cell(metric, row[metric]) for metric in SHOWN]
-        lines.append(_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured.value:.2f}x"]))
+        lines.append(
+            table_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured.value:.2f}x"])
+        )
     lines += ["", LEGEND, ""]
     if has_baseline:
         lines += [
@@ -269,11 +275,11 @@ def _markdown(
         kept = "left out" if any(run.info["status"] == "done" for run in runs) else "shown as they are"
         lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
     tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
-    lines += ["## Score per task, %", "", _row(["run", *(task.split("/")[-1] for task in tasks)])]
-    lines.append(_row(["---"] + ["---:"] * len(tasks)))
+    lines += ["## Score per task, %", "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
+    lines.append(table_row(["---"] + ["---:"] * len(tasks)))
     for name in names:
         cells = [_cell("score", metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
-        lines.append(_row([name, *cells]))
+        lines.append(table_row([name, *cells]))
     lines += ["", task_plots]
     lines += ["## Order of commits", "", "The slowest run, and the fastest within two points of the best score.", ""]
     lines += ["![order of commits, slowest run](commit_order_slowest.png)", ""]
@@ -340,7 +346,3 @@ def _write_csv(path: Path, metrics: Metrics, runs: Sequence[Run] = ()) -> None:
                 for metric, measured in row.items():
                     numbers = {key: f"{value:.6g}" for key, value in asdict(measured).items()}
                     writer.writerow({"run": name, "task": task, "metric": metric, **numbers, **about.get(name, {})})
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -25,7 +25,7 @@ def test_a_sweep_on_workers_equals_one_in_turn(cli, tmp_path: Path, workers: int
     in_turn = folders(tmp_path)
     assert len(in_turn) == 4
     (tmp_path / "runs").rename(tmp_path / "before")
-    code, out, _ = cli(*SWEEP, "limit=40", "launcher=local", f"hydra.launcher.workers={workers}")
+    code, out, _ = cli(*SWEEP, "launcher=local", f"hydra.launcher.workers={workers}")
     assert code == 0 and folders(tmp_path) == in_turn
     assert out.count("score %") == 4 and all(f"runs/{name}" in out for name in in_turn)
 
@@ -38,7 +38,7 @@ def test_one_that_is_refused_does_not_keep_the_others(cli, tmp_path: Path) -> No
 
 
 def test_impossible_numbers_of_workers_are_refused(cli) -> None:
-    code, _, err = cli(*SWEEP, "limit=40", "launcher=local", "hydra.launcher.workers=0")
+    code, _, err = cli(*SWEEP, "launcher=local", "hydra.launcher.workers=0")
     assert code == 2 and "0 workers" in err
 
 

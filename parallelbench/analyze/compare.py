@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parallelbench.markdown import table_row, with_interval
 from parallelbench.metrics import ALL, Value, resample_counts
 from parallelbench.options import split_options
 from parallelbench.paired import Paired, interval, pair
@@ -86,11 +87,22 @@ def _one_run(path: Path) -> Run:
 def _markdown(a: Run, b: Run, rows: dict[str, Comparison]) -> str:
     heads = ["task", "n", "A %", "B %", "B - A", "p", "better", "worse", "NFE B/A", "TPF B/A"]
     lines = ["# B against A", "", *(f"- {name}: {_title(run)}" for name, run in (("A", a), ("B", b))), ""]
-    lines += [_row(heads), _row(["---"] + ["---:"] * (len(heads) - 1))]
+    lines += [table_row(heads), table_row(["---"] + ["---:"] * (len(heads) - 1))]
     for task, row in rows.items():
-        cells = [str(row.n), f"{row.score_a:.1f}", f"{row.score_b:.1f}", _cell(row.difference, "+.1f"), f"{row.p:.2g}"]
-        cells += [str(row.better), str(row.worse), _cell(row.nfe_ratio, ".3f"), _cell(row.tpf_ratio, ".3f")]
-        lines.append(_row([task, *cells]))
+        cells = [
+            str(row.n),
+            f"{row.score_a:.1f}",
+            f"{row.score_b:.1f}",
+            with_interval(row.difference, "+.1f"),
+            f"{row.p:.2g}",
+        ]
+        cells += [
+            str(row.better),
+            str(row.worse),
+            with_interval(row.nfe_ratio, ".3f"),
+            with_interval(row.tpf_ratio, ".3f"),
+        ]
+        lines.append(table_row([task, *cells]))
     return "\n".join([*lines, "", LEGEND, ""])
 
 
@@ -111,11 +123,3 @@ def _write_csv(path: Path, rows: dict[str, Comparison]) -> None:
             values = (row.difference, row.nfe_ratio, row.tpf_ratio)
             numbers = [number for v in values for number in (v.value, v.ci_low, v.ci_high)]
             writer.writerow([task, row.n, row.score_a, row.score_b, row.p, row.better, row.worse, *numbers])
-
-
-def _cell(value: Value, show: str) -> str:
-    return f"{value.value:{show}} [{value.ci_low:{show}}, {value.ci_high:{show}}]"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

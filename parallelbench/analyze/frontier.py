@@ -21,6 +21,7 @@ from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
 from parallelbench import plots
 from parallelbench.curves import curve_names, run_names
+from parallelbench.markdown import table_row
 from parallelbench.metrics import Value, measure, ratio
 from parallelbench.options import split_options
 from parallelbench.record import Record, Run, find_runs, read_run
@@ -364,13 +365,13 @@ def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[s
         "",
     ]
     heads = ["run", "task", "forwards", "score", "bound", "ideal: forwards", "score", "bound"]
-    lines += [_row(heads), _row(["---", "---", *["---:"] * (len(heads) - 2)])]
+    lines += [table_row(heads), table_row(["---", "---", *["---:"] * (len(heads) - 2)])]
     pairs: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         pairs.setdefault((point.run, point.task), []).append(point)
     for (run, task), pair in pairs.items():
         cells = [cell for point in pair for cell in (f"{point.nfe:.2f}", _share(point), f"{100 * point.bound:.1f}")]
-        lines.append(_row([run, _operation(task), *cells, *[""] * (len(heads) - 2 - len(cells))]))
+        lines.append(table_row([run, _operation(task), *cells, *[""] * (len(heads) - 2 - len(cells))]))
     lines += ["", "## Best splits", "", "![least loss in bits](kl_bounds.png)", ""]
     lines += [
         "L*_T in bits for people / tokens, and the best possible share of valid answers in %; later 0 and 100.",
@@ -378,18 +379,14 @@ def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[s
     ]
     bests = [best for best in bests if best.kl_tokens > 1e-9 or best.accuracy < 1 - 1e-9]
     most = max(best.steps for best in bests)
-    lines += [_row(["task", "n", *(f"T = {t}" for t in range(1, most + 1))])]
-    lines.append(_row(["---", "---:", *["---:"] * most]))
+    lines += [table_row(["task", "n", *(f"T = {t}" for t in range(1, most + 1))])]
+    lines.append(table_row(["---", "---:", *["---:"] * most]))
     for task, n in dict.fromkeys((best.task, best.n) for best in bests):
         chosen = [best for best in bests if (best.task, best.n) == (task, n)]
         cells = [f"{b.kl_items:.2f} / {b.kl_tokens:.2f}, {100 * b.accuracy:.0f}" for b in chosen]
-        lines.append(_row([_operation(task), str(n), *cells, *[""] * (most - len(cells))]))
+        lines.append(table_row([_operation(task), str(n), *cells, *[""] * (most - len(cells))]))
     return "\n".join([*lines, ""])
 
 
 def _share(point: Point) -> str:
     return f"{100 * point.score:.1f} [{100 * point.ci_low:.1f}, {100 * point.ci_high:.1f}]"
-
-
-def _row(values: Sequence[str]) -> str:
-    return f"| {' | '.join(values)} |"

@@ -13,6 +13,7 @@ import numpy as np
 
 from parallelbench import plots
 from parallelbench.curves import curve_names, run_names, shown_knobs
+from parallelbench.markdown import table_head, table_row, with_interval
 from parallelbench.metrics import ALL, Value
 from parallelbench.options import split_options
 from parallelbench.paired import Paired, interval, means, pair
@@ -107,16 +108,27 @@ def _markdown(runs: Sequence[Run], tables: dict[str, dict[str, list[Row]]]) -> s
     suite, n = runs[0].info["choices"]["suite"], len(runs[0].records)
     lines = [f"# {runs[0].info['model']} on suite={suite}, {n} samples: the best knob for each", ""]
     for name, by_task in tables.items():
-        lines += [f"## {name}", "", *_head(["knob", "score %", "NFE", "TPS", "TPF", "taken"])]
+        lines += [f"## {name}", "", *table_head(["knob", "score %", "NFE", "TPS", "TPF", "taken"])]
         for row in by_task[ALL]:
-            cells = [_cell(row.score, 1), _cell(row.nfe, 2), _cell(row.tps, 2), _cell(row.tpf, 2), f"{row.taken:.0%}"]
-            lines.append(_row([row.knob, *cells]))
-        lines += ["", *_head(["task", "oracle %", "NFE", "best single run %", "NFE", "its knob"])]
+            cells = [
+                with_interval(row.score, ".1f"),
+                with_interval(row.nfe, ".2f"),
+                with_interval(row.tps, ".2f"),
+                with_interval(row.tpf, ".2f"),
+                f"{row.taken:.0%}",
+            ]
+            lines.append(table_row([row.knob, *cells]))
+        lines += ["", *table_head(["task", "oracle %", "NFE", "best single run %", "NFE", "its knob"])]
         for task, rows in by_task.items():
             *singles, best = rows
             single = max(singles, key=lambda row: (row.score.value, -row.nfe.value))
-            cells = [_cell(best.score, 1), _cell(best.nfe, 2), _cell(single.score, 1), _cell(single.nfe, 2)]
-            lines.append(_row([task, *cells, single.knob]))
+            cells = [
+                with_interval(best.score, ".1f"),
+                with_interval(best.nfe, ".2f"),
+                with_interval(single.score, ".1f"),
+                with_interval(single.nfe, ".2f"),
+            ]
+            lines.append(table_row([task, *cells, single.knob]))
         lines.append("")
     return "\n".join([*lines, "![score against speed](oracle.png)", "", LEGEND, ""])
 
@@ -130,15 +142,3 @@ def _write_csv(path: Path, tables: dict[str, dict[str, list[Row]]]) -> None:
                 for row in rows:
                     for metric, v in (("score", row.score), ("nfe", row.nfe), ("tps", row.tps), ("tpf", row.tpf)):
                         writer.writerow([name, task, row.knob, row.taken, metric, v.value, v.ci_low, v.ci_high, v.n])
-
-
-def _cell(value: Value, digits: int) -> str:
-    return f"{value.value:.{digits}f} [{value.ci_low:.{digits}f}, {value.ci_high:.{digits}f}]"
-
-
-def _head(cells: Sequence[str]) -> list[str]:
-    return [_row(cells), _row(["---"] + ["---:"] * (len(cells) - 1))]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

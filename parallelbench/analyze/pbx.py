@@ -9,6 +9,7 @@ import numpy as np
 
 from parallelbench import plots
 from parallelbench.curves import curve_names, run_names
+from parallelbench.markdown import table_head, table_row, with_interval
 from parallelbench.metrics import Value
 from parallelbench.options import split_options
 from parallelbench.paired import Means, interval, means, pair
@@ -166,9 +167,9 @@ def _published_section(
     generation: str,
     differences: str,
 ) -> list[str]:
-    lines = [f"## Published, {generation}", "", *_head(["model", "strategy", *(f"PB{x}" for x in LEVELS)], 2)]
-    lines += [_row([*key, *(f"{row[x]:.3f}" for x in LEVELS)]) for key, row in sorted(rows.items())]
-    lines += [_row([*key, *(_cell(row[x], 3) for x in LEVELS)]) for key, row in own.items()]
+    lines = [f"## Published, {generation}", "", *table_head(["model", "strategy", *(f"PB{x}" for x in LEVELS)], 2)]
+    lines += [table_row([*key, *(f"{row[x]:.3f}" for x in LEVELS)]) for key, row in sorted(rows.items())]
+    lines += [table_row([*key, *(with_interval(row[x], ".3f") for x in LEVELS)]) for key, row in own.items()]
     return [*lines, "", *([differences, ""] if differences else [])]
 
 
@@ -188,18 +189,27 @@ def _own_section(
     if generation == "v2":
         lines += ["A fixed number of tokens per step counts at its points alone, as on the v2 leaderboard.", ""]
     heads = [f"PB{x} {speed}" for speed in ("TPS", "TPF") for x in LEVELS]
-    lines += _head(["decoder", "runs", *heads, "AUP", "area"], 1)
+    lines += table_head(["decoder", "runs", *heads, "AUP", "area"], 1)
     for name, sweep in sorted(sweeps.items(), key=lambda item: -item[1].tpf[LEVELS[0]].value):
-        cells = [_cell(values[x], 2) for values in (sweep.tps, sweep.tpf) for x in LEVELS]
-        lines.append(_row([name, str(sweep.points), *cells, _cell(sweep.aup, 0), _cell(sweep.area, 0)]))
+        cells = [with_interval(values[x], ".2f") for values in (sweep.tps, sweep.tpf) for x in LEVELS]
+        lines.append(
+            table_row(
+                [name, str(sweep.points), *cells, with_interval(sweep.aup, ".0f"), with_interval(sweep.area, ".0f")]
+            )
+        )
     names, score, tpf = run_names(runs), resampled.score, resampled.tpf
     on = np.zeros(len(runs))
     for row in zip(tpf[1:], score[1:], strict=True):
         on[pareto(*row)] += 1 / (len(tpf) - 1)
-    lines += ["", "### Pareto front of score against TPF", "", *_head(["run", "score %", "TPF", "TPS", "on it"], 1)]
+    lines += [
+        "",
+        "### Pareto front of score against TPF",
+        "",
+        *table_head(["run", "score %", "TPF", "TPS", "on it"], 1),
+    ]
     for i in pareto(tpf[0], score[0]):
-        cells = [_cell(interval(values[:, i], n), 2) for values in (score, tpf, resampled.tps)]
-        lines.append(_row([names[i], *cells, f"{on[i]:.0%} of resamples"]))
+        cells = [with_interval(interval(values[:, i], n), ".2f") for values in (score, tpf, resampled.tps)]
+        lines.append(table_row([names[i], *cells, f"{on[i]:.0%} of resamples"]))
     return [*lines, "", "![score against speed](runs.png)", ""]
 
 
@@ -218,15 +228,3 @@ def _write_sweeps(path: Path, model: str, suite: str, sweeps: Mapping[str, Sweep
             scores = {f"pb{x}_{speed}": v[x] for speed, v in (("tps", sweep.tps), ("tpf", sweep.tpf)) for x in LEVELS}
             for score, value in (scores | {"aup_tpf": sweep.aup, "area_tpf": sweep.area}).items():
                 writer.writerow([model, name, suite, score, value.value, value.ci_low, value.ci_high, value.n])
-
-
-def _cell(value: Value, digits: int) -> str:
-    return f"{value.value:.{digits}f} [{value.ci_low:.{digits}f}, {value.ci_high:.{digits}f}]"
-
-
-def _head(cells: Sequence[str], num_left: int) -> list[str]:
-    return [_row(cells), _row(["---"] * num_left + ["---:"] * (len(cells) - num_left))]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

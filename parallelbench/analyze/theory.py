@@ -19,6 +19,7 @@ from decoders.types import Candidates, Memory, Stateless, View
 from dllm.exact import ExactModel, Permutations, Posterior
 from dllm.model import DiffusionLM
 from parallelbench import plots
+from parallelbench.markdown import table_row
 from parallelbench.metrics import Value, ratio
 from parallelbench.options import split_options
 from parallelbench.tasks import WaitingLine
@@ -380,7 +381,7 @@ def _markdown(
     lines = ["# Theory of parallel decoding", "", READ.format(samples=max(one.samples for one in cells)), ""]
     lines += ["## Table 1", "", "Valid answers in %: closed form / ideal model with its interval.", ""]
     heads = ["task", "n", "k", "C bits", "L_T bits", "sampling (tau = 1)", "greedy (tau = 0)", "greedy, argmax"]
-    lines += [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
+    lines += [table_row(heads), table_row(["---", *["---:"] * (len(heads) - 1)])]
     lengths = sorted({one.n for one in cells})
     shown = {lengths[0], lengths[len(lengths) // 2], lengths[-1]}
     pairs = {(one.task, one.n, one.k): {} for one in cells if one.n in shown}
@@ -390,7 +391,7 @@ def _markdown(
     for (task, n, k), pair in pairs.items():
         both = [f"{_percent(pair[tau].accuracy_closed)} / {_interval(_ideal(pair[tau]))}" for tau in (1, 0)]
         bits = [f"{pair[1].total_correlation:.4f}", f"{pair[1].kl_bound:.4f}"]
-        lines.append(_row([task, str(n), str(k), *bits, *both, _percent(pair[0].accuracy_argmax or 0.0)]))
+        lines.append(table_row([task, str(n), str(k), *bits, *both, _percent(pair[0].accuracy_argmax or 0.0)]))
     outside = [one for one in cells if not one.ci_low <= one.accuracy_closed <= one.ci_high]
     lines += [
         "",
@@ -405,12 +406,12 @@ def _markdown(
     if rows:
         lines += ["## The shipped model", "", TINY.format(samples=rows[0].samples), ""]
         heads = ["task", "n", "k", "tau", "ideal %", "tiny %", "tiny, any order %"]
-        lines += [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
+        lines += [table_row(heads), table_row(["---", *["---:"] * (len(heads) - 1)])]
         for o in rows:
             shares = [Value(o.accuracy_tiny, o.ci_low, o.ci_high, o.samples)]
             shares.append(Value(o.accuracy_any_order, o.any_order_ci_low, o.any_order_ci_high, o.samples))
             cells_ = [o.task, str(o.n), str(o.k), str(o.tau), _percent(o.accuracy_ideal), *map(_interval, shares)]
-            lines.append(_row(cells_))
+            lines.append(table_row(cells_))
         lines.append("")
     return "\n".join(lines)
 
@@ -425,7 +426,3 @@ def _percent(share: float) -> str:
 
 def _interval(value: Value) -> str:
     return f"{_percent(value.value)} [{_percent(value.ci_low)}, {_percent(value.ci_high)}]"
-
-
-def _row(values: Sequence[str]) -> str:
-    return f"| {' | '.join(values)} |"
