@@ -186,38 +186,57 @@ class DiffusionLM(nn.Module):
         hidden = self._forward(self._embed(canvas, columns, end), mask, self.positions(prompt_len, length), None)
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
 
+    def response_blocks(self, prompt_len: Int[Tensor, " B"], count: int) -> Int[Tensor, "B N"]:
+        """`count` canvas columns of each row from the start of the block in which its response begins. Raises
+        ValueError for a model without blocks."""
+        block = self.spec.block
+        if block is None:
+            raise ValueError("a model without blocks has no response blocks; set spec.block")
+        return prompt_len[:, None] // block * block + torch.arange(count, device=prompt_len.device)
+
     def two_stream_logits(
         self,
-        noisy: Int[Tensor, "B T"],
+        noisy: Int[Tensor, "V B N"],
         clean: Int[Tensor, "B T"],
         prompt_len: Int[Tensor, " B"],
         end: Int[Tensor, " B"],
-    ) -> Float[Tensor, "B T V"]:
-        """Logits for every column when its own block is as in `noisy` and all blocks before are as in `clean`, in one
-        forward over both (block diffusion training: Arriola et al. 2503.09573; Fast-dLLM v2, 2509.26328).
+    ) -> Float[Tensor, "V B N Vocab"]:
+        """Logits for the columns `response_blocks(prompt_len, N)` when a column's own block is as in `noisy` and all
+        blocks before are as in `clean`, in one forward over the clean canvas and all V noisy views (block diffusion
+        training: Arriola et al. 2503.09573; Fast-dLLM v2, 2509.26328).
 
-        Noisy columns attend to their block's noisy and to earlier blocks' clean columns, clean ones to clean ones up to
-        their block. With a token shift the first column of a block reads the clean stream, as decoding does (the
-        published recipe reads the noisy one). Raises ValueError for a model without blocks, or with a neighbour mix,
-        which would see the noisy column before a block.
+        Noisy columns attend to their view's columns of the same block and to earlier blocks' clean ones, clean ones to
+        clean ones up to their block. With a token shift the first column of a block reads the clean stream, as decoding
+        does (the published recipe reads the noisy one). Columns at or past a row's `end` mean nothing. Raises
+        ValueError for a model without blocks, or with a neighbour mix, which would see the noisy column before a block.
         """
+        (views, _, count), length = noisy.shape, clean.shape[1]
         block = self.spec.block
+        ours = self.response_blocks(prompt_len, count)
         if block is None or self.mix is not None:
             raise ValueError("two streams need a model with spec.block and without neighbour mix")
-        length = clean.shape[1]
-        columns = torch.arange(length, device=clean.device)
-        index, live = columns // block, (columns < end[:, None])[:, None]
-        same, before = index[:, None] == index, index[:, None] > index
-        to_clean = (torch.cat([before, before | same]) & live).expand(-1, -1, length)
-        to_noisy = torch.cat([same & live, torch.zeros_like(same & live)], dim=1)
-        mask = torch.cat([to_noisy, to_clean], dim=2)[:, None]
-        columns = columns.expand_as(clean)
-        embeds = torch.cat([self._embed(stream, columns, end) for stream in (noisy, clean)], dim=1)
-        positions = self.positions(prompt_len, length).repeat(1, 2)
-        hidden = self._forward(embeds, mask, positions, None)
-        source = (columns - self.spec.shift).clamp(min=0)
-        source = source + length * (source // block < columns // block)
-        return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1])))
+        columns = torch.arange(length, device=clean.device).expand_as(clean)
+        within = ours.clamp(max=length - 1)
+        stream = torch.cat([columns, within.repeat(1, views)], dim=1)  # the canvas column of each input
+        live = torch.cat([columns < end[:, None], (ours < end[:, None]).repeat(1, views)], dim=1)
+        view = torch.arange(views + 1, device=clean.device)
+        view = view.repeat_interleave(torch.tensor([length] + [count] * views, device=clean.device))
+        index = stream // block
+        same, before = index[:, :, None] == index[:, None], index[:, :, None] > index[:, None]
+        mask = (same & (view[:, None] == view)) | (before & (view == 0))
+        embeds = torch.cat(
+            [self._embed(clean, columns, end), self.backbone.get_input_embeddings()(noisy.transpose(0, 1).flatten(1))],
+            dim=1,
+        )
+        positions = self.positions(prompt_len, length).gather(1, stream)
+        hidden = self._forward(embeds, (mask & live[:, None])[:, None], positions, None)
+        # where the hidden state is that predicts each column: in its own view, or at the end of the clean block before
+        wanted = ours - self.spec.shift
+        place = length + torch.arange(views * count, device=clean.device).view(views, 1, count) - self.spec.shift
+        is_before = wanted // block < ours // block
+        source = torch.where(is_before, wanted.clamp(0, length - 1), place)
+        picked = hidden.gather(1, source.transpose(0, 1).flatten(1)[..., None].expand(-1, -1, hidden.shape[-1]))
+        return self._head(picked).unflatten(1, (views, count)).transpose(0, 1)
 
     def shadow_logits(
         self,

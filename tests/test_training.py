@@ -1,5 +1,6 @@
 """Training: the forward process has its distribution, and a killed run resumes to the same weights."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -62,13 +63,17 @@ def test_two_streams_see_what_decoding_a_block_sees(kind: str) -> None:
     masked = torch.rand(clean.shape, generator=rng) < 0.5
     masked &= torch.arange(29) >= prompt_len[:, None]
     noisy = clean.masked_fill(masked, 47)
-    logits = model.two_stream_logits(noisy, clean, prompt_len, end)
-    for first in range(0, 29, BLOCK):
+    ours = model.response_blocks(prompt_len, 4 * BLOCK)
+    within = ours.clamp(max=28)
+    views = torch.stack([noisy, clean, noisy.flip(0).where(masked, clean)])
+    logits = model.two_stream_logits(views.gather(2, within.expand(3, -1, -1)), clean, prompt_len, end)
+    for view, first in itertools.product(range(3), range(0, 29, BLOCK)):
         block = slice(first, first + BLOCK)
-        canvas = torch.cat([clean[:, :first], noisy[:, block], clean[:, first + BLOCK :]], dim=1)
-        expected = model.full_logits(canvas, prompt_len, end)[:, block]
-        live = torch.arange(29)[block] < end[:, None]
-        torch.testing.assert_close(logits[:, block][live], expected[live], atol=1e-4, rtol=1e-4)
+        canvas = torch.cat([clean[:, :first], views[view, :, block], clean[:, first + BLOCK :]], dim=1)
+        expected = model.full_logits(canvas, prompt_len, end)
+        live = (ours // BLOCK == first // BLOCK) & (ours < end[:, None])
+        found = expected.gather(1, within[..., None].expand(-1, -1, expected.shape[-1]))
+        torch.testing.assert_close(logits[view][live], found[live], atol=1e-4, rtol=1e-4)
 
 
 def test_block_diffusion_trains_each_token_once_up_to_the_block_of_the_first_eos() -> None:
@@ -79,21 +84,28 @@ def test_block_diffusion_trains_each_token_once_up_to_the_block_of_the_first_eos
     plain = model.two_stream_logits
 
     def record(noisy, clean, prompt_len, end):
-        seen.append(noisy == 47)
+        seen.append(noisy)
         return plain(noisy, clean, prompt_len, end)
 
     model.two_stream_logits = record
     loss = BlockDiffusion()(model, batch, torch.Generator().manual_seed(2))
-    once, again = seen[0].chunk(2)
+    noisy = seen[0]
+    ours = model.response_blocks(batch.prompt_len, noisy.shape[2])
+    masked = (noisy == 47) & (ours < 30)
+    once, again = masked
     assert not (once & again).any() and once.any() and again.any()
-    expected = torch.zeros(2, 30, dtype=torch.bool)
-    expected[0, 4:16] = expected[1, 9:30] = True
+    expected = torch.stack([(ours[0] >= 4) & (ours[0] < 16), (ours[1] >= 9) & (ours[1] < 30)])
     assert torch.equal(once | again, expected)
-    masked = torch.cat([once, again])
-    twice = canvas.repeat(2, 1)
-    log_p = plain(twice.masked_fill(masked, 47), twice, batch.prompt_len.repeat(2), batch.end.repeat(2)).log_softmax(-1)
-    by_hand = -log_p.gather(2, twice[..., None])[..., 0][masked].mean()
-    torch.testing.assert_close(loss, by_hand)
+    losses = []
+    for view, row, place in masked.nonzero().tolist():
+        column = int(ours[row, place])
+        first = column // BLOCK * BLOCK
+        alone = canvas[row : row + 1].clone()
+        inside = ours[row] // BLOCK == column // BLOCK
+        alone[0, first : first + BLOCK] = noisy[view, row, inside][: 30 - first]
+        log_p = model.full_logits(alone, batch.prompt_len[row : row + 1], batch.end[row : row + 1]).log_softmax(-1)
+        losses.append(-log_p[0, column, canvas[row, column]])
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
 
 
 def test_the_causal_baseline_starts_with_a_head_that_looks_back() -> None:

@@ -61,16 +61,20 @@ class BlockDiffusion:
     """Fast-dLLM v2's loss (arXiv 2509.26328), which turns a causal LM into a block-diffusion LM: each block of the
     response is masked at a rate of its own, and a second view masks what the first one shows.
 
-    least: the smallest rate. Blocks behind the one with the first EOS are left out: decoding stops there. The mean is
-    over masked tokens, without a 1/t weight.
+    least: the smallest rate. content_fraction: share of rows in which only tokens outside `scaffold` are masked, as in
+    `MaskedDiffusion`. Blocks behind the one with the first EOS are left out: decoding stops there. The mean is over
+    masked tokens, without a 1/t weight.
     """
 
     least: float = 1e-3
-    scaffold: Sequence[int] = ()  # what every objective is given; not used
+    content_fraction: float = 0.0
+    scaffold: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
             raise ValueError(f"least={self.least}; the smallest masking rate is in (0, 1]")
+        if not 0 <= self.content_fraction <= 1:
+            raise ValueError(f"content_fraction={self.content_fraction}; it is a share of rows in [0, 1]")
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean cross-entropy over the masked tokens of both views."""
@@ -81,16 +85,22 @@ class BlockDiffusion:
         response = (columns >= batch.prompt_len[:, None]) & (columns < batch.end[:, None])
         ended = response & torch.isin(batch.canvas, torch.tensor(model.spec.eos_ids))
         first_eos = torch.where(ended.any(1), ended.int().argmax(1), batch.end - 1)
-        eligible = response & (columns // block <= (first_eos // block)[:, None])
+        decoded = response & (columns // block <= (first_eos // block)[:, None])
+        content = content_columns(decoded, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
+        eligible = mix_rows(content, decoded, self.content_fraction)
         num_blocks = -(-len(columns) // block)
         rate = self.least + (1 - self.least) * torch.rand(len(response), num_blocks, generator=rng)
         chosen = torch.rand(response.shape, generator=rng) < rate[:, columns // block]
-        views = torch.cat([eligible & chosen, eligible & ~chosen])
-        canvas, prompt_len, end = (
-            t.repeat(2, *[1] * (t.ndim - 1)) for t in (batch.canvas, batch.prompt_len, batch.end)
-        )
-        logits = model.two_stream_logits(canvas.masked_fill(views, model.spec.mask_id), canvas, prompt_len, end)
-        return F.cross_entropy(logits[views].float(), canvas[views])
+        masked = torch.stack([eligible & chosen, eligible & ~chosen])
+        noisy = batch.canvas.masked_fill(masked, model.spec.mask_id)
+        # only the blocks that are decoded
+        count = int(((first_eos // block + 1 - batch.prompt_len // block) * block).max())
+        ours = model.response_blocks(batch.prompt_len, count)
+        within = ours.clamp(max=len(columns) - 1)
+        pick = within.expand(2, -1, -1)
+        noisy, masked = noisy.gather(2, pick), masked.gather(2, pick) & (ours < len(columns))
+        logits = model.two_stream_logits(noisy, batch.canvas, batch.prompt_len, batch.end)
+        return F.cross_entropy(logits[masked].float(), batch.canvas.gather(1, within).expand(2, -1, -1)[masked])
 
 
 @dataclass(frozen=True)
