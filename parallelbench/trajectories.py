@@ -74,10 +74,11 @@ class Trajectories:
     seed: int
 
     def batch(self, step: int) -> Batch:
-        """Drawn in proportion to `nfe`: trajectories that one forward gives already have nothing to teach. One token
-        per step makes nearly all alike."""
+        """Drawn half evenly and half in proportion to `nfe`: trajectories that one forward gives already have little to
+        teach, but are forgotten when they are not seen. One token per step makes nearly all alike."""
         rng = random.Random(f"trajectories/{self.seed}/{step}")
-        rows = rng.choices(range(len(self.prompts)), self.nfe, k=self.batch_size)
+        mean = sum(self.nfe) / len(self.nfe)
+        rows = rng.choices(range(len(self.prompts)), [nfe + mean for nfe in self.nfe], k=self.batch_size)
         prompts, responses = [self.prompts[row] for row in rows], [self.responses[row] for row in rows]
         return collate(prompts, responses, [self.gen_len] * len(rows), self.pad_id, self.eos_id)
 
