@@ -21,6 +21,7 @@ from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from parallelbench.generate import DiffusionGenerator
+from parallelbench.processes import Processes, join
 from parallelbench.record import Run, provenance
 from parallelbench.run import execute, prepare, start
 from parallelbench.trajectories import correct_trajectories, train_tasks
@@ -42,8 +43,9 @@ def distill(config: dict[str, Any]) -> None:
     """Trajectories, training and the finished weights. Raises ValueError for a config that cannot work."""
     objective, fitting = instantiate(config["objective"], _convert_="all")(), instantiate(config["fit"])
     lora = None if config["lora"] is None else Lora(**config["lora"])
+    processes = join()
     model = instantiate(config["model"], _convert_="all")
-    run = decode_trajectories(model, config)
+    run = decode_trajectories(model, config, processes)
     data = correct_trajectories(run, model, config["gen_length"], config["batch_size"], config["seed"])
     if lora is None:
         model.requires_grad_(True)
@@ -57,6 +59,8 @@ def distill(config: dict[str, Any]) -> None:
         Path(config["out_dir"]) / "checkpoint",
         {**settings, "weights": run.info["identity"]["weights"]},
     )
+    if not processes.is_main:
+        return
     folder = Path(config["out_dir"]) / ("model" if lora is None else "adapter")
     if lora is None:
         save(model, folder)
@@ -67,17 +71,17 @@ def distill(config: dict[str, Any]) -> None:
         "trajectories": {"decoded": len(run.records), "correct": len(data.prompts), "by": run.info["identity"]},
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "steps": report.steps,
-        "sequences": report.steps * config["batch_size"],
+        "sequences": report.steps * report.batches_per_step * config["batch_size"],
         "seconds": round(report.seconds),
         "final_loss": round(report.final_loss, 4),
-        "device": f"{model.device.type}, {config['threads']} thread(s)",
+        "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
         **provenance(),
     }
     (folder / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record["final_loss"]), folder)
 
 
-def decode_trajectories(model: DiffusionLM, config: dict[str, Any]) -> Run:
+def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: Processes) -> Run:
     """The model's decodes of training prompts; goes on with what is already there."""
     generator = DiffusionGenerator(
         model,
@@ -96,7 +100,7 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any]) -> Run:
         config={**{key: config[key] for key in TRAJECTORY_KEYS}, "out_dir": config["trajectories"]},
         choices={},
     )
-    return execute(job, start(job))
+    return execute(job, processes.in_main(lambda: start(job, processes.count)), processes)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from decoders.learn2pd import save_filter
 from decoders.traces import read_traces
 from dllm.training.fit import fit
+from parallelbench.record import provenance
 
 CUT = 0.9  # the authors watch the rate of false acceptances here
 
@@ -51,8 +52,10 @@ def train(config: DictConfig) -> dict[str, Any]:
         "traces": abouts,
         "parameters": sum(p.numel() for p in network.parameters()),
         "recorded_steps": len(labels),
+        "steps": report.steps,
         "seconds": round(report.seconds),
         "training_loss": round(report.final_loss, 5),
+        **provenance(),
     }
     for name, number in (("validation", 8), ("test", 9)):
         held = part == number
