@@ -1,7 +1,7 @@
 """From a composed Hydra config to a checked job, and one job of a sweep from its start to its outcome."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +70,14 @@ def sentence(error: Exception) -> str:
     while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | HydraException):
         error = error.__cause__
     return " ".join(str(error).split("Config search path")[0].split())
+
+
+def build_part(config: Mapping[str, Any]) -> Any:
+    """The object that a part of a stored config describes. Raises ValueError with one sentence."""
+    try:
+        return instantiate(OmegaConf.create(dict(config)), _convert_="all")
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(sentence(error)) from error
 
 
 def build_generator(config: DictConfig) -> Generator:
