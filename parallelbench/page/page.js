@@ -30,6 +30,7 @@
   };
   const withInterval = ([value, low, high], show) =>
     make("span", {}, show(value) + " ", make("span", { class: "interval" }, `[${show(low)}, ${show(high)}]`));
+  const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_])/).flatMap((part) => [part, make("wbr")]));
   const metricCell = ([value, low, high], show, interval) =>
     interval ? withInterval([value, low, high], show) : show(value);
 
@@ -62,13 +63,14 @@
   const chosen = { model: new Set(), decoder: new Set(), cache: new Set() };
   for (const task of [ALL, ...data.tasks]) $("task").append(make("option", { value: task }, task === ALL ? "all tasks" : task));
   for (const key of Object.keys(chosen)) {
-    const chips = unique(runs.map((run) => run[key])).map((value) => {
+    const values = unique(runs.map((run) => run[key]));
+    const chips = values.map((value) => {
       const box = make("input", { type: "checkbox", name: key, value });
       box.addEventListener("change", () => { chosen[key][box.checked ? "add" : "delete"](value); update(); });
       return make("label", {}, box, value);
     });
     const title = key[0].toUpperCase() + key.slice(1);
-    $("choices").append(make("fieldset", {}, make("legend", {}, title), make("div", { class: "chips" }, ...chips)));
+    if (values.length > 1) $("choices").append(make("fieldset", {}, make("legend", {}, title), make("div", { class: "chips" }, ...chips)));
   }
   $("task").addEventListener("change", () => update());
   $("loss").addEventListener("input", () => update());
@@ -114,7 +116,7 @@
     const values = rows.filter((row) => row[speed][0] > 0).map((row) => ({
       run: row.run.name, curve: row.run.curve, front: onFront.has(row),
       series: names.includes(row.run[key]) ? row.run[key] : "others",
-      x: row[speed][0], x1: row[speed][1] || row[speed][0], x2: row[speed][2],
+      tpf: row.tpf[0], x: row[speed][0], x1: row[speed][1] || row[speed][0], x2: row[speed][2],
       y: 100 * row.score[0], y1: 100 * row.score[1], y2: 100 * row.score[2],
       "score %": withText(row.score, percent), TPF: withText(row.tpf, fixed(2)), NFE: fixed(1)(row.nfe[0]),
       "tokens/s": withText(row.tokens_per_s, fixed(0)), queried: fixed(0)(row.queried[0]),
@@ -134,7 +136,7 @@
       width: "container", height: 320, background: null, data: { values },
       encoding: { x, y },
       layer: [
-        { mark: { type: "line", strokeWidth: 1, opacity: 0.45, tooltip: false }, encoding: { color: colour, detail: { field: "curve" }, order: { field: "x" } } },
+        { mark: { type: "line", strokeWidth: 1, opacity: 0.45, tooltip: false }, encoding: { color: colour, detail: { field: "curve" }, order: { field: "tpf" } } },
         { mark: { type: "rule", opacity: 0.35 }, encoding: { color: colour, x: { ...x, field: "x1" }, x2: { field: "x2" } } },
         { mark: { type: "rule", opacity: 0.35 }, encoding: { color: colour, y: { ...y, field: "y1" }, y2: { field: "y2" } } },
         { transform: isFront, mark: { type: "line", interpolate: "step-before", strokeWidth: 1.5, color: INK, tooltip: false }, encoding: { order: { field: "x" } } },
@@ -154,8 +156,8 @@
 
   // ---- Commands
 
-  function copyButton(run) {
-    const button = make("button", { type: "button", "aria-label": `Copy the command of ${run.name}`, title: run.command }, "copy command");
+  function copyButton(run, text = "copy command") {
+    const button = make("button", { type: "button", "aria-label": `Copy the command of ${run.name}`, title: run.command }, text);
     button.addEventListener("click", async () => {
       let done = "Copied";
       try { await navigator.clipboard.writeText(run.command); } catch { done = "Copy this by hand"; }
@@ -185,10 +187,11 @@
     const bound = Number($("loss").value) || 0;
     const good = rows.filter((row) => 100 * (best.score[0] - row.score[0]) <= bound + 1e-9);
     const most = (speed) => good.reduce((a, b) => (b[speed][0] > a[speed][0] ? b : a), good[0]);
+    const near = `at most ${bound} point${bound === 1 ? "" : "s"}`;
     $("cards").replaceChildren(...(rows.length ? [
       card("Best score", best),
-      card(`Most tokens per forward, at most ${bound} points below`, most("tpf")),
-      card(`Most tokens per second, at most ${bound} points below`, most("tokens_per_s")),
+      card(`Most tokens per forward, ${near} below`, most("tpf")),
+      card(`Most tokens per second, ${near} below`, most("tokens_per_s")),
     ] : [make("p", {}, "No run fits these filters.")]));
 
     $("mixed").textContent = unique(rows.map((row) => measuredOn(row.run))).length > 1
@@ -204,6 +207,7 @@
     $("runs-title").textContent = `Runs, ${where}`;
     fill("runs-table", [
       name,
+      { head: "command", text: true, cell: (row) => copyButton(row.run, "copy") },
       { head: "n", title: "Samples", value: (row) => row.n, cell: (row) => String(row.n) },
       ...Object.entries(METRICS).map(([key, [head, show, interval, title]]) => (
         { head, title, value: (row) => row[key][0], cell: (row) => metricCell(row[key], show, interval) })),
@@ -212,7 +216,6 @@
       { head: "measured on", text: true, value: (row) => row.run.device,
         cell: (row) => `${row.run.device}${row.run.processes > 1 ? `, ${row.run.processes} processes` : ""}` },
       { head: "batch", title: "Batch size", value: (row) => row.run.batch_size, cell: (row) => String(row.run.batch_size) },
-      { head: "command", text: true, cell: (row) => copyButton(row.run) },
     ], rows);
     const tasks = task === ALL ? data.tasks : [task];
     fill("task-table", [name, ...tasks.map((t) => ({
@@ -321,7 +324,8 @@
     });
   }
 
-  const signed = (digits) => (value) => (Number.isFinite(value) ? (value > 0 ? "+" : "") + value.toFixed(digits) : "\u2013");
+  const signed = (digits) => (value) => (Number.isFinite(value) ? (value >= 0 ? "+" : "") + value.toFixed(digits) : "\u2013");
+  const shortP = (p) => (p < 1e-4 ? p.toExponential(1) : p.toPrecision(2));
   const number = (key, head, show, title) => ({ head, title, value: (row) => row[key], cell: (row) => show(row[key]) });
   const range = (key, head, show, title) => ({ head, title, value: (row) => row[key][0], cell: (row) => withInterval(row[key], show) });
   async function showPair() {
@@ -335,12 +339,12 @@
     const rows = await compare(a, b), all = rows.at(-1);
     const [difference, low, high] = all.difference.map(signed(1));
     $("verdict").textContent = `B scores ${difference} points [${low}, ${high}] against A over ${all.n} samples `
-      + `(p = ${all.p.toPrecision(2)}), with ${all.nfe[0].toFixed(3)} times its forwards.`;
+      + `(p = ${shortP(all.p)}), with ${all.nfe[0].toFixed(3)} times its forwards.`;
     fill("compare-table", [
-      { head: "task", value: (row) => row.task, cell: (row) => row.task },
+      { head: "task", value: (row) => row.task, cell: (row) => breakable(row.task) },
       number("n", "n", String, "Samples"), number("a", "A %", fixed(1)), number("b", "B %", fixed(1)),
       range("difference", "B \u2212 A", signed(1), "Points, 95 % interval"),
-      number("p", "p", (p) => p.toPrecision(2), "Paired permutation test"),
+      number("p", "p", shortP, "Paired permutation test"),
       number("better", "better", String, "Samples on which B scores more"), number("worse", "worse", String, "Samples on which B scores less"),
       range("nfe", "NFE B/A", fixed(3)), range("tpf", "TPF B/A", fixed(3)),
     ], rows, (row) => (row.task === ALL ? "total" : ""));
