@@ -16,13 +16,13 @@ from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
 from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, decode_config, sentence
+from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, command, decode_config, sentence
 from parallelbench.generate import DiffusionGenerator
 from parallelbench.grammar import BACKENDS
 from parallelbench.launcher import register
 from parallelbench.options import split_options
 from parallelbench.processes import Processes, join
-from parallelbench.record import find_runs, read_run
+from parallelbench.record import find_runs, read_run, readable_runs
 from parallelbench.report import run_table, write_report
 from parallelbench.run import rescore
 from parallelbench.tasks import builtin_tasks, text_tasks
@@ -34,7 +34,7 @@ USAGE = "\n".join(
         "run [key=value ...]            decode and score the tasks; -m sweeps over comma-separated values, in",
         "                               turn or with launcher=local on all devices of this machine",
         "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
-        "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
+        "report DIR ... [out_dir=DIR]   page, tables and plots of all runs at or below the directories",
         "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "lm_eval ARGUMENTS ...          lm-evaluation-harness with the model dllm, whose --model_args are those of run",
@@ -112,7 +112,10 @@ class _Task:
 def report(arguments: Sequence[str]) -> None:
     paths, options = split_options(arguments, {"out_dir": "results/report"})
     out_dir = Path(options["out_dir"])
-    print(write_report([read_run(folder) for folder in find_runs(paths)], out_dir))
+    runs, skipped = readable_runs(paths)
+    for why in skipped:
+        print(f"skipped: {why}", file=sys.stderr)
+    print(write_report(runs, out_dir, command))
     print(out_dir)
 
 
