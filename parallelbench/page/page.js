@@ -16,6 +16,7 @@
     return element;
   }
   const unique = (values) => [...new Set(values)];
+  const capital = (text) => text[0].toUpperCase() + text.slice(1);
   const fixed = (digits, scale = 1) => (value) => (value === null ? "\u2013" : (scale * value).toFixed(digits));
   const percent = fixed(1, 100);
 
@@ -70,8 +71,7 @@
       box.addEventListener("change", () => { chosen[key][box.checked ? "add" : "delete"](value); update(); });
       return make("label", {}, box, value);
     });
-    const title = key[0].toUpperCase() + key.slice(1);
-    if (values.length > 1) $("choices").append(make("fieldset", {}, make("legend", {}, title), make("div", { class: "chips" }, ...chips)));
+    if (values.length > 1) $("choices").append(make("fieldset", {}, make("legend", {}, capital(key)), make("div", { class: "chips" }, ...chips)));
   }
   $("task").addEventListener("change", () => update());
   $("loss").addEventListener("input", () => update());
@@ -193,10 +193,10 @@
     const most = (speed) => good.reduce((a, b) => (b[speed][0] > a[speed][0] ? b : a), good[0]);
     const near = `at most ${bound} point${bound === 1 ? "" : "s"}`;
     const answers = new Map([[best, ["Best score"]]]);
-    for (const [speed, title] of [["tpf", "Most tokens per forward"], ["tokens_per_s", "Most tokens per second"]]) {
+    for (const [speed, title] of [["tpf", "most tokens per forward"], ["tokens_per_s", "most tokens per second"]]) {
       answers.set(most(speed), [...(answers.get(most(speed)) ?? []), `${title}, ${near} below`]);
     }
-    $("cards").replaceChildren(...(rows.length ? [...answers].map(([row, titles]) => card(titles.join("; "), row))
+    $("cards").replaceChildren(...(rows.length ? [...answers].map(([row, titles]) => card(capital(titles.join("; ")), row))
       : [make("p", {}, "No run fits these filters.")]));
 
     $("mixed").textContent = unique(rows.map((row) => measuredOn(row.run))).length > 1
@@ -382,7 +382,8 @@
   $("title").textContent = `${models.join(" and ")}: ${runs.length} run${runs.length > 1 ? "s" : ""}`;
   document.title = $("title").textContent;
   $("about").textContent = `Suite ${unique(runs.map((run) => run.suite)).join(", ")}; ${data.tasks.length} tasks, `
-    + `${unique(runs.map((run) => run.tasks[ALL].n)).join(" or ")} samples per run; measured on ${unique(runs.map(measuredOn)).join("; ")}.`;
+    + `${unique(runs.map((run) => run.tasks[ALL].n)).join(" or ")} samples per run; measured on ${unique(runs.map(measuredOn)).join("; ")}.`
+    + (sets.length > 1 ? " The runs decoded different samples; only those over the same ones can be compared in pairs." : "");
   $("compare-legend").textContent = data.legend.compare;
   $("sweeps-legend").textContent = data.legend.sweeps;
   for (const id of ["run-a", "run-b"]) {
