@@ -1,11 +1,12 @@
-"""The shipped model: an accuracy floor with one token per step, and ParallelBench's phenomenon in small."""
+"""The shipped models: accuracy floors with one token per step, ParallelBench's phenomenon in small, what training for
+parallel decoding gains."""
 
 import json
 
 import pytest
 
 import dllm
-from decoders import Decoder, FixedK, StrictEos, Threshold, generate
+from decoders import Decoder, EntropyThreshold, FixedK, StrictEos, Threshold, generate
 from dllm.load import ASSETS
 from parallelbench.tasks import builtin_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN
@@ -35,7 +36,25 @@ def test_parallel_decoding_breaks_dependent_tokens_only(tiny: dllm.DiffusionLM) 
     assert accuracy(tiny, "waiting_line/shuffle", Decoder(Threshold(0.9))) >= 0.85
 
 
-def test_its_record_says_how_it_was_trained() -> None:
-    record = json.loads((ASSETS / "tiny" / "training.json").read_text())
-    assert record["config"]["data"]["seed"] >= TRAIN_SEED_MIN
-    assert {"steps", "sequences", "seconds", "final_loss", "device", "parameters", "torch"} <= set(record)
+def test_distilled_it_is_sure_of_more_tokens_at_once(tiny: dllm.DiffusionLM) -> None:
+    samples = [sample for task in TASKS.values() for sample in task.samples(8, seed=4)]
+
+    def decoded(model: dllm.DiffusionLM, decoder: Decoder) -> tuple[float, float]:
+        """Share of right answers and tokens per forward."""
+        messages = [sample.messages for sample in samples]
+        outputs = generate(model, messages, decoder=decoder, stop=StrictEos(), batch_size=len(samples))
+        right = [TASKS[s.task].score(s, o.text)["score_strict"] for s, o in zip(samples, outputs, strict=True)]
+        return sum(right) / len(right), sum(o.num_tokens for o in outputs) / sum(o.nfe for o in outputs)
+
+    plain = decoded(tiny, Decoder(Threshold(0.9)))
+    distilled = decoded(dllm.load("tiny-dparallel"), Decoder(EntropyThreshold(0.02), confidence="entropy"))
+    assert distilled[1] > 1.4 * plain[1] and distilled[0] > plain[0] - 0.05
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel"])
+def test_its_record_says_how_it_was_trained(name: str) -> None:
+    record = json.loads((ASSETS / name / "training.json").read_text())
+    config = record["config"]
+    assert config.get("data_seed", config.get("data", {}).get("seed")) >= TRAIN_SEED_MIN
+    assert {"steps", "sequences", "seconds", "final_loss", "device"} <= set(record)
+    assert record.get("torch") or record["versions"]["torch"]
