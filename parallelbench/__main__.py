@@ -22,7 +22,7 @@ from parallelbench.grammar import BACKENDS
 from parallelbench.launcher import register
 from parallelbench.options import split_options
 from parallelbench.processes import Processes, join
-from parallelbench.record import find_runs, read_run
+from parallelbench.record import find_runs, read_run, readable_runs
 from parallelbench.report import run_table, write_report
 from parallelbench.run import rescore
 from parallelbench.tasks import builtin_tasks, text_tasks
@@ -112,7 +112,10 @@ class _Task:
 def report(arguments: Sequence[str]) -> None:
     paths, options = split_options(arguments, {"out_dir": "results/report"})
     out_dir = Path(options["out_dir"])
-    print(write_report([read_run(folder) for folder in find_runs(paths)], out_dir))
+    runs, skipped = readable_runs(paths)
+    for why in skipped:
+        print(f"skipped: {why}", file=sys.stderr)
+    print(write_report(runs, out_dir))
     print(out_dir)
 
 
