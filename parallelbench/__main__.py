@@ -1,4 +1,4 @@
-"""Command line: `python -m parallelbench run | report | score | analyze | list`. Hydra is known here only."""
+"""Command line: `python -m parallelbench COMMAND`. Hydra is known here only."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
+from parallelbench import recommend
 from parallelbench.analyze import ANALYSES, analysis
 from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, decode_config, sentence
 from parallelbench.generate import DiffusionGenerator
@@ -36,6 +37,7 @@ USAGE = "\n".join(
         "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
         "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
         "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
+        "recommend DIR ... [max_loss=1.0] [reference=NAME]   the fastest configuration that loses at most a point",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "lm_eval ARGUMENTS ...          lm-evaluation-harness with the model dllm, whose --model_args are those of run",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
@@ -49,6 +51,7 @@ def main() -> None:
         "run": run,
         "report": report,
         "score": score,
+        "recommend": lambda arguments: print(recommend.main(arguments)),
         "analyze": analyze,
         "lm_eval": lm_eval,
         "list": show_choices,
