@@ -4,8 +4,9 @@ import json
 import re
 import shlex
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from parallelbench.processes import ALONE, Processes
 from parallelbench.record import Run, config_hash
 from parallelbench.report import run_table
 from parallelbench.run import Job, execute, prepare, start
+from parallelbench.sinks import Sinks, publish
 
 CONF = Path(__file__).parents[1] / "conf"  # by path: a folder `conf` of the user's must not shadow it
 WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for something else than text
@@ -32,11 +34,12 @@ GROUPS = ("model", "decoder", "cache", "stop", "suite")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one config of a sweep ended. table: what it measured. refused: why it was not begun. died: why it was not
-    finished."""
+    """How one config of a sweep ended. table: what it measured. sinks: where its numbers went. refused: why it was not
+    begun. died: why it was not finished."""
 
     folder: Path | None = None
     table: str = ""
+    sinks: Sinks = field(default_factory=dict)
     refused: str = ""
     died: str = ""
 
@@ -51,6 +54,7 @@ def decode_config(
     concerns this config alone. on_progress: instead of a progress bar, called with (samples there, samples in all)."""
     try:
         job = processes.everywhere(lambda: build_job(config))
+        sinks = processes.everywhere(lambda: build_sinks(config))
         known = processes.in_main(lambda: start(job, processes.count))
     except ValueError as error:
         return Outcome(refused=sentence(error))
@@ -60,13 +64,27 @@ def decode_config(
     except Exception as error:
         traceback.print_exc()
         return Outcome(job.folder, died=f"{type(error).__name__}: {sentence(error)}")
-    return Outcome(job.folder, table=run_table(finished))
+    if processes.is_main:
+        publish(finished, sinks)
+    return Outcome(job.folder, table=run_table(finished), sinks=sinks)
 
 
 def build_job(config: DictConfig) -> Job:
     """The job that a config describes. Raises ValueError with one sentence for what is wrong with it."""
-    try:
+    with _in_one_sentence():
         return _build(config)
+
+
+def build_sinks(config: DictConfig) -> Sinks:
+    """Where a config's numbers go beside the local files. Raises ValueError as build_job does."""
+    with _in_one_sentence():
+        return instantiate(config.sink, _convert_="all")
+
+
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    try:
+        yield
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(sentence(error)) from error
 
@@ -155,4 +173,6 @@ def _folder(config: DictConfig) -> Path:
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
-    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    """All that tells one run from another: not where its numbers go."""
+    resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    return {key: value for key, value in resolved.items() if key != "sink"}
