@@ -1,5 +1,6 @@
 """Which of many runs may stand in one table: those of one model over the same samples, each run once."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -21,23 +22,27 @@ def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     return list(kept.values()), left_out
 
 
-def comparable(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs of one model, by its weights, over the same samples of the same task versions, the largest groups first."""
+def comparable(runs: Sequence[Run], across_models: bool = False) -> list[list[Run]]:
+    """Runs over the same samples of the same task versions, and of one model, by its weights, unless across models;
+    the largest groups first."""
     groups = defaultdict(list)
     for run in runs:
-        groups[run.info["model"], _weights(run), run.info["choices"]["suite"], _samples(run)].append(run)
+        groups["" if across_models else model_name(run), run.info["choices"]["suite"], _samples(run)].append(run)
     return sorted(groups.values(), key=len, reverse=True)
 
 
-def title(group: Sequence[Run]) -> str:
-    """What the runs of one group share."""
-    run = group[0]
+def model_name(run: Run) -> str:
+    return f"{run.info['model']} (weights {_weights(run)[:8]})"
+
+
+def samples_name(run: Run) -> str:
+    """What the runs of one group share beside their model."""
     versions = sorted({record.task_version for record in run.records})
     tasks = len({record.task for record in run.records})
+    digest = hashlib.sha256(repr(_samples(run)).encode()).hexdigest()[:6]
     return (
-        f"{run.info['model']} (weights {_weights(run)[:8]}) on suite={run.info['choices']['suite']}, "
-        f"seed={run.config['seed']}: {tasks} task{'s' * (tasks > 1)} (version {', '.join(versions)}), "
-        f"{len(run.records)} samples"
+        f"suite={run.info['choices']['suite']}, seed={run.config['seed']}: {tasks} task{'s' * (tasks > 1)} "
+        f"(version {', '.join(versions)}), {len(run.records)} samples (set {digest})"
     )
 
 

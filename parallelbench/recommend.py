@@ -26,7 +26,7 @@ from scipy.stats import norm
 
 from parallelbench.compose import command
 from parallelbench.curves import curve_names, run_names
-from parallelbench.groups import comparable, distinct, title
+from parallelbench.groups import comparable, distinct, model_name, samples_name
 from parallelbench.markdown import with_interval
 from parallelbench.metrics import ALL, Value, measure
 from parallelbench.options import split_options
@@ -112,7 +112,7 @@ def _section(group: Sequence[Run], max_loss: float, reference: str) -> list[str]
     names, paired = run_names(group), pair(group)
     named = _named(group, reference)
     families = np.array([task.split("/")[0] for task in paired.tasks])
-    lines = [f"# {title(group)}, {len(group)} run{'s' * (len(group) > 1)}", ""]
+    lines = [f"# {model_name(group[0])} on {samples_name(group[0])}, {len(group)} run{'s' * (len(group) > 1)}", ""]
     several = list(np.unique(families)) if len(set(families)) > 1 else []
     for family in (ALL, *several):
         of = np.full(len(families), True) if family == ALL else families == family
