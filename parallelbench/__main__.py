@@ -23,7 +23,7 @@ from parallelbench.grammar import BACKENDS
 from parallelbench.launcher import register
 from parallelbench.options import split_options
 from parallelbench.processes import Processes, join
-from parallelbench.record import find_runs, read_run, readable_runs
+from parallelbench.record import find_runs, read_run, readable_runs, writing
 from parallelbench.report import run_table, write_report
 from parallelbench.run import rescore
 from parallelbench.sinks import publish_sweep
@@ -151,7 +151,8 @@ def score(arguments: Sequence[str]) -> None:
             if options["grammar"]:
                 config = {**config, "grammar": options["grammar"]}
             suite = instantiate(OmegaConf.create(config), _convert_="all")
-            finished = rescore(folder, suite.build())
+            with writing(folder):
+                finished = rescore(folder, suite.build())
             print(run_table(finished))
             print(finished.folder)
     except (HydraException, OmegaConfBaseException) as error:

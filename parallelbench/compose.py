@@ -5,7 +5,7 @@ import re
 import shlex
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from parallelbench.curves import flatten
 from parallelbench.generate import Generator, make_generator
 from parallelbench.processes import ALONE, Processes
-from parallelbench.record import Run, config_hash
+from parallelbench.record import Run, config_hash, writing
 from parallelbench.report import run_table
 from parallelbench.run import Job, execute, prepare, start
 from parallelbench.sinks import Sinks, publish
@@ -52,10 +52,25 @@ def decode_config(
 ) -> Outcome:
     """Checks a composed config, decodes what is missing of its run, and says how that ended; raises nothing that
     concerns this config alone. on_progress: instead of a progress bar, called with (samples there, samples in all)."""
+    with ExitStack() as until_done:
+        return _decode(config, processes, say, on_progress, until_done)
+
+
+def _decode(
+    config: DictConfig,
+    processes: Processes,
+    say: Callable[[str], None],
+    on_progress: Callable[[int, int], None] | None,
+    until_done: ExitStack,
+) -> Outcome:
+    def begin() -> set[str]:
+        until_done.enter_context(writing(job.folder))
+        return start(job, processes.count)
+
     try:
         job = processes.everywhere(lambda: build_job(config))
         sinks = processes.everywhere(lambda: build_sinks(config))
-        known = processes.in_main(lambda: start(job, processes.count))
+        known = processes.in_main(begin)
     except ValueError as error:
         return Outcome(refused=sentence(error))
     say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(known)} already there")

@@ -21,7 +21,7 @@ from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from parallelbench.generate import DiffusionGenerator
-from parallelbench.record import Run, provenance
+from parallelbench.record import Run, provenance, writing
 from parallelbench.run import execute, prepare, start
 from parallelbench.trajectories import correct_trajectories, train_tasks
 
@@ -96,7 +96,8 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any]) -> Run:
         config={**{key: config[key] for key in TRAJECTORY_KEYS}, "out_dir": config["trajectories"]},
         choices={},
     )
-    return execute(job, start(job))
+    with writing(job.folder):
+        return execute(job, start(job))
 
 
 if __name__ == "__main__":
