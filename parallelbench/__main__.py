@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from parallelbench import leaderboard, recommend
 from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, decode_config, sentence
+from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, check_overrides, decode_config, sentence
 from parallelbench.generate import DiffusionGenerator
 from parallelbench.grammar import BACKENDS
 from parallelbench.launcher import register
@@ -85,6 +86,8 @@ def run(arguments: Sequence[str]) -> None:
     task = _Task(processes)
     register()
     try:
+        if not any(a.startswith(("--config-name", "-cn", "--config-path", "-cp")) for a in arguments):
+            check_overrides([*overrides, *(a for a in arguments if a.startswith("~"))], _config_dir(arguments))
         hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         task.finish(Outcome(refused=sentence(error)))
@@ -92,6 +95,14 @@ def run(arguments: Sequence[str]) -> None:
     processes.leave()
     if task.failed:
         raise SystemExit(task.failed)
+
+
+def _config_dir(arguments: Sequence[str]) -> Path | None:
+    """Where options of the user's own are."""
+    for flag, value in pairwise([*(part for a in arguments for part in a.split("=", 1)), ""]):
+        if flag in ("--config-dir", "-cd"):
+            return Path(value)
+    return None
 
 
 class _Task:
