@@ -25,26 +25,15 @@ from parallelbench.record import Run, readable_runs
 from parallelbench.sweep_scores import LEVELS
 
 LEVEL = QUALITY[0]
-SPEED = f"TPF at {LEVEL:.0%} of the best"
-HEADS = (
-    "rank",
-    "model",
-    "decoder",
-    SPEED,
-    *(f"PB{x}" for x in LEVELS),
-    "AUP",
-    "score %",
-    "runs",
-    "n",
-    "device",
-    "commit",
-)
+SPEED = f"TPF at {100 * LEVEL:g} % of the best"
+NUMBERS = (SPEED, *(f"PB{x}" for x in LEVELS), "AUP", "area", "score %")
+HEADS = ("rank", "model", "decoder", *NUMBERS, "runs", "n", "device", "commit")
 NOTE = f"Ranked by {SPEED} score in the table, then by PB80. PBx counts TPS, as published. {LEGEND}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A curve. values: by the headings of HEADS, those that it has; a value without an interval has it at itself."""
+    """A curve. values: those of NUMBERS that it has; n is 0 where a value has no interval."""
 
     model: str
     decoder: str
@@ -101,7 +90,7 @@ def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
         sweep = sweeps[f"{model} {curve}"]
         best = max(at, key=lambda i: resampled.score[0, i])
         speed = _speed(resampled, at, n)
-        values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup}
+        values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup, "area": sweep.area}
         values |= {"score %": interval(resampled.score[:, best], n)} | ({SPEED: speed} if speed else {})
         of = [runs[i] for i in at]
         devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in of})
@@ -157,7 +146,7 @@ def _rank(row: Row) -> tuple[float, ...]:
 def _markdown(heading: str, rows: Sequence[Row]) -> list[str]:
     lines = [f"## {heading}", "", *table_head(HEADS, 3)]
     for rank, row in enumerate(rows, start=1):
-        cells = [_cell(row.values.get(name)) for name in HEADS[3:9]]
+        cells = [_cell(row.values.get(name)) for name in NUMBERS]
         n = next(iter(row.values.values())).n
         counts = [str(row.runs or ""), str(n or "")]
         lines.append(table_row([str(rank), row.model, row.decoder, *cells, *counts, row.device, row.commit]))
@@ -171,21 +160,22 @@ def _cell(value: Value | None) -> str:
 
 
 def _write_csv(path: Path, tables: Mapping[str, Sequence[Row]]) -> None:
-    names = HEADS[3:9]
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(
-            ["table", *HEADS[:3], *(f"{name}{part}" for name in names for part in ("", " low", " high")), *HEADS[9:]]
+            ["table", *HEADS[:3], *(f"{name}{part}" for name in NUMBERS for part in ("", " low", " high")), *HEADS[-4:]]
         )
         for heading, rows in tables.items():
             for rank, row in enumerate(rows, start=1):
-                values = [row.values.get(name) for name in names]
-                numbers = [
-                    x
-                    for v in values
-                    for x in ((v.value, v.ci_low, v.ci_high) if v and v.n else (v and v.value, "", ""))
-                ]
+                numbers = [number for name in NUMBERS for number in _numbers(row.values.get(name))]
                 n = next(iter(row.values.values())).n
                 writer.writerow(
                     [heading, rank, row.model, row.decoder, *numbers, row.runs or "", n or "", row.device, row.commit]
                 )
+
+
+def _numbers(value: Value | None) -> tuple[float | str, float | str, float | str]:
+    """Value and interval, empty where there is none."""
+    if value is None:
+        return "", "", ""
+    return (value.value, value.ci_low, value.ci_high) if value.n else (value.value, "", "")

@@ -36,7 +36,7 @@ def test_copies_are_one_row_and_conflicts_are_named(cli, tmp_path: Path) -> None
     assert threshold["n"] == "6" and threshold["device"].startswith(info["device"])
     assert threshold["commit"].rstrip("+") == info["git"]["commit"][:7]
     if float(threshold["score %"]) == 100:
-        speed = float(threshold["TPF at 99% of the best"])
+        speed = float(threshold["TPF at 99 % of the best"])
         assert speed == pytest.approx(info["metrics"]["all"]["tpf"]["value"])
         assert threshold["rank"] == "1"
     samples = Path("b/from_another_machine/threshold/samples.jsonl")
