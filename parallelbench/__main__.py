@@ -18,7 +18,16 @@ from transformers.utils import logging as transformers_logging
 
 from parallelbench import leaderboard, recommend
 from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, check_overrides, decode_config, sentence
+from parallelbench.compose import (
+    CONF,
+    GROUPS,
+    Outcome,
+    build_generator,
+    check_overrides,
+    command,
+    decode_config,
+    sentence,
+)
 from parallelbench.generate import DiffusionGenerator
 from parallelbench.grammar import BACKENDS
 from parallelbench.launcher import register
@@ -37,7 +46,7 @@ USAGE = "\n".join(
         "run [key=value ...]            decode and score the tasks; -m sweeps over comma-separated values, in",
         "                               turn or with launcher=local on all devices of this machine",
         "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
-        "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
+        "report DIR ... [out_dir=DIR]   page, tables and plots of all runs at or below the directories",
         "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
         "recommend DIR ... [max_loss=1.0] [reference=NAME]   the fastest configuration that loses at most a point",
         "leaderboard DIR ... [csv=FILE] [leaderboard=FILE]   runs of several machines and published tables, ranked",
@@ -142,7 +151,7 @@ def report(arguments: Sequence[str]) -> None:
     runs, skipped = readable_runs(paths)
     for why in skipped:
         print(f"skipped: {why}", file=sys.stderr)
-    print(write_report(runs, out_dir))
+    print(write_report(runs, out_dir, command))
     print(out_dir)
 
 

@@ -158,7 +158,7 @@ def command(run: Run) -> str:
     choices = [f"{group}={option}" for group, option in run.info["choices"].items()]
     try:
         with hydra.initialize_config_dir(str(CONF), version_base=None):
-            usual = flatten(OmegaConf.to_container(hydra.compose("run", choices), resolve=True))
+            usual = flatten(_resolved(hydra.compose("run", choices), missing_ok=True))
     except (HydraException, OmegaConfBaseException):  # an option of the user's own, from a --config-dir
         usual = {}
     wanted = {key: value for key, value in flatten(run.config).items() if key != "out_dir"}
@@ -181,6 +181,14 @@ def sentence(error: Exception) -> str:
     while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | HydraException):
         error = error.__cause__
     return " ".join(str(error).split("Config search path")[0].split())
+
+
+def build_part(config: Mapping[str, Any]) -> Any:
+    """The object that a part of a stored config describes. Raises ValueError with one sentence."""
+    try:
+        return instantiate(OmegaConf.create(dict(config)), _convert_="all")
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(sentence(error)) from error
 
 
 def build_generator(config: DictConfig) -> Generator:
@@ -236,7 +244,7 @@ def _folder(config: DictConfig) -> Path:
     return Path(config.out_dir or "results/runs") / "-".join([*names, config_hash(_resolved(config))])
 
 
-def _resolved(config: DictConfig) -> dict[str, Any]:
+def _resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
     """All that tells one run from another: not where its numbers go."""
-    resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
     return {key: value for key, value in resolved.items() if key != "sink"}

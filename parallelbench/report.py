@@ -1,7 +1,7 @@
-"""Reports from disk: a table per run, and Markdown, CSV and plots over many runs."""
+"""Reports from disk: a table per run, and a page, Markdown, CSV and plots over many runs."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from parallelbench.curves import curve_names, run_names, shown_knobs
 from parallelbench.frontier import LEVELS, speeds
 from parallelbench.markdown import table_row
 from parallelbench.metrics import ALL, Value, aggregate, measure, ratio
+from parallelbench.page import write_page
 from parallelbench.record import Record, Run
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
@@ -61,8 +62,9 @@ def _measured_on(run: Run) -> str:
     return f"{run.info['device']}, batch size {run.config['batch_size']}{beside}"
 
 
-def write_report(runs: Sequence[Run], out_dir: Path) -> str:
-    """Writes report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown.
+def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str]) -> str:
+    """Writes report.html, report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown. command:
+    what makes a run again.
 
     Unfinished runs lack whole tasks, so beside finished ones they are only named; alone they are reported as they are.
     Raises ValueError for runs without samples, or runs that cannot be compared because their tasks' versions differ.
@@ -78,8 +80,8 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
     runs = _in_order(runs)
     names = run_names(runs)
     metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}
-    _write_csv(out_dir / "summary.csv", {name: {ALL: rows[ALL]} for name, rows in metrics.items()}, runs)
-    _write_csv(out_dir / "tasks.csv", metrics)
+    _write_summary(out_dir / "summary.csv", runs, metrics)
+    _write_tasks(out_dir / "tasks.csv", metrics)
 
     model = _models(runs)
     title = f"{model}: quality against tokens per forward, 95 % intervals"
@@ -120,6 +122,7 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
         (CACHE_PLOT if caches else "") + _equal_quality(runs, curve_of, reference),
     )
     (out_dir / "report.md").write_text(text)
+    write_page(runs, metrics, out_dir, command)
     return text
 
 
@@ -326,23 +329,34 @@ def _check_versions(runs: Sequence[Run]) -> None:
                 )
 
 
-def _write_csv(path: Path, metrics: Metrics, runs: Sequence[Run] = ()) -> None:
-    """A line per run, task and metric; with `runs`, also what each was measured on and its config's hash."""
-    about = {
-        name: {
-            "device": run.info["device"],
-            "batch_size": run.config["batch_size"],
-            "processes": run.info.get("processes", 1),
-            "config_hash": run.info["config_hash"],
-        }
-        for name, run in zip(metrics, runs, strict=False)
-    }
+def _write_summary(path: Path, runs: Sequence[Run], metrics: Metrics) -> None:
+    """A line per run: its curve and knobs, every metric with its interval, and what it was measured on."""
+    lines = []
+    for (name, rows), method, run in zip(metrics.items(), curve_names(list(metrics), runs), runs, strict=True):
+        knob = " ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items())
+        line = {"run": name, "model": run.info["model"], "method": method, "knob": knob, "n": rows[ALL]["score"].n}
+        for metric, measured in rows[ALL].items():
+            for suffix, number in (("", measured.value), ("_low", measured.ci_low), ("_high", measured.ci_high)):
+                line[f"{metric}{suffix}"] = f"{number:.6g}"
+        about = {"device": run.info["device"], "batch_size": run.config["batch_size"]}
+        about |= {"processes": run.info.get("processes", 1), "config_hash": run.info["config_hash"]}
+        lines.append(line | about)
+    _write_csv(path, lines)
+
+
+def _write_tasks(path: Path, metrics: Metrics) -> None:
+    """A line per run, task and metric."""
+    lines = []
+    for name, rows in metrics.items():
+        for task, row in rows.items():
+            for metric, measured in row.items():
+                numbers = {key: f"{value:.6g}" for key, value in asdict(measured).items()}
+                lines.append({"run": name, "task": task, "metric": metric, **numbers})
+    _write_csv(path, lines)
+
+
+def _write_csv(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
     with open(path, "w", newline="") as file:
-        fields = ["run", "task", "metric", "value", "ci_low", "ci_high", "n", *next(iter(about.values()), {})]
-        writer = csv.DictWriter(file, fields)
+        writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
-        for name, rows in metrics.items():
-            for task, row in rows.items():
-                for metric, measured in row.items():
-                    numbers = {key: f"{value:.6g}" for key, value in asdict(measured).items()}
-                    writer.writerow({"run": name, "task": task, "metric": metric, **numbers, **about.get(name, {})})
+        writer.writerows(lines)

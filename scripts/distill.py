@@ -8,6 +8,7 @@ layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weig
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,8 +22,10 @@ from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from parallelbench.generate import DiffusionGenerator
+from parallelbench.processes import Processes, join
 from parallelbench.record import Run, provenance, writing
 from parallelbench.run import execute, prepare, start
+from parallelbench.sinks import Logs
 from parallelbench.trajectories import correct_trajectories, train_tasks
 
 TRAJECTORY_KEYS = ("model", "decoder", "cache", "stop", "suite", "limit", "data_seed", "gen_length", "block_length")
@@ -42,21 +45,30 @@ def distill(config: dict[str, Any]) -> None:
     """Trajectories, training and the finished weights. Raises ValueError for a config that cannot work."""
     objective, fitting = instantiate(config["objective"], _convert_="all")(), instantiate(config["fit"])
     lora = None if config["lora"] is None else Lora(**config["lora"])
+    processes = join()
     model = instantiate(config["model"], _convert_="all")
-    run = decode_trajectories(model, config)
+    run = decode_trajectories(model, config, processes)
     data = correct_trajectories(run, model, config["gen_length"], config["batch_size"], config["seed"])
     if lora is None:
         model.requires_grad_(True)
     else:
         lora.inject(model, config["seed"])
-    settings = {key: value for key, value in config.items() if key not in ("out_dir", "trajectories", "threads")}
+    settings = {
+        key: value for key, value in config.items() if key not in ("out_dir", "trajectories", "threads", "sink")
+    }
+    sinks = instantiate(config["sink"], _convert_="all") if processes.is_main else {}
+    logs = Logs(sinks, Path(config["out_dir"]).name, settings)
     report = fit(
         model,
         lambda step, rng: objective(model, data.batch(step), rng),
         cast(FitConfig, fitting),
         Path(config["out_dir"]) / "checkpoint",
         {**settings, "weights": run.info["identity"]["weights"]},
+        on_log=logs.log,
     )
+    logs.close()
+    if not processes.is_main:
+        return
     folder = Path(config["out_dir"]) / ("model" if lora is None else "adapter")
     if lora is None:
         save(model, folder)
@@ -67,17 +79,17 @@ def distill(config: dict[str, Any]) -> None:
         "trajectories": {"decoded": len(run.records), "correct": len(data.prompts), "by": run.info["identity"]},
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "steps": report.steps,
-        "sequences": report.steps * config["batch_size"],
+        "sequences": report.steps * report.batches_per_step * config["batch_size"],
         "seconds": round(report.seconds),
         "final_loss": round(report.final_loss, 4),
-        "device": f"{model.device.type}, {config['threads']} thread(s)",
+        "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
         **provenance(),
     }
     (folder / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record["final_loss"]), folder)
 
 
-def decode_trajectories(model: DiffusionLM, config: dict[str, Any]) -> Run:
+def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: Processes) -> Run:
     """The model's decodes of training prompts; goes on with what is already there."""
     generator = DiffusionGenerator(
         model,
@@ -96,8 +108,13 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any]) -> Run:
         config={**{key: config[key] for key in TRAJECTORY_KEYS}, "out_dir": config["trajectories"]},
         choices={},
     )
-    with writing(job.folder):
-        return execute(job, start(job))
+    with ExitStack() as until_done:
+
+        def begin() -> set[str]:
+            until_done.enter_context(writing(job.folder))
+            return start(job, processes.count)
+
+        return execute(job, processes.in_main(begin), processes)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from torch.nn import functional as F
 from decoders.learn2pd import save_filter
 from decoders.traces import read_traces
 from dllm.training.fit import fit
+from parallelbench.record import provenance
+from parallelbench.sinks import Logs
 
 CUT = 0.9  # the authors watch the rate of false acceptances here
 
@@ -45,14 +47,18 @@ def train(config: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(config, resolve=True)
     assert isinstance(settings, dict)
     out_dir = Path(settings.pop("out_dir"))
-    report = fit(network, loss, instantiate(config.fit, _convert_="all"), out_dir / "checkpoint", settings)
+    logs = Logs(instantiate(settings.pop("sink"), _convert_="all"), out_dir.name, settings)
+    report = fit(network, loss, instantiate(config.fit, _convert_="all"), out_dir / "checkpoint", settings, logs.log)
+    logs.close()
     record = {
         "config": {key: value for key, value in settings.items() if key != "traces"},
         "traces": abouts,
         "parameters": sum(p.numel() for p in network.parameters()),
         "recorded_steps": len(labels),
+        "steps": report.steps,
         "seconds": round(report.seconds),
         "training_loss": round(report.final_loss, 5),
+        **provenance(),
     }
     for name, number in (("validation", 8), ("test", 9)):
         held = part == number

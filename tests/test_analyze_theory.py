@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import dllm
-from decoders import NO_CACHE, Decoder, EntropyBound, Never, Threshold, decode
+from decoders import NO_CACHE, Decoder, EntropyBound, Never, decode
 from dllm.exact import Enumerated, ExactModel
-from parallelbench.analyze.frontier import answers, build, in_tokens
+from parallelbench.analyze.frontier import answers, in_tokens
 from parallelbench.analyze.theory import FirstNames
+from parallelbench.compose import build_part
 from parallelbench.tasks import builtin_tasks
 from parallelbench.tasks.waiting_line import write_list
 from parallelbench.theory import accuracy, kl_bound, total_correlation
@@ -88,12 +89,9 @@ def test_stored_decoders_are_built_again() -> None:
         "confidence": "entropy",
         "rule": {"_target_": "decoders.EntropyBound", "gamma": 0.1},
     }
-    assert build(config) == Decoder(EntropyBound(0.1), confidence="entropy")
-    assert build(
-        {"_target_": "decoders.Decoder", "transforms": [], "rule": {"_target_": "decoders.Threshold"}}
-    ) == Decoder(Threshold())
-    with pytest.raises(ValueError, match="is not there"):
-        build({"_target_": "nowhere.Rule"})
+    assert build_part(config) == Decoder(EntropyBound(0.1), confidence="entropy")
+    with pytest.raises(ValueError, match="nowhere"):
+        build_part({"_target_": "nowhere.Rule"})
 
 
 def test_frontier_sets_runs_beside_bounds_and_ideal_models(cli, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Runs end to end on the shipped model: files, resume, refusals, sweeps, plug-ins, reports. In one process where
 possible."""
 
+import csv
 import json
 import os
 import signal
@@ -181,11 +182,17 @@ def test_sweep_and_report(cli, tmp_path: Path) -> None:
         for n in ("quality_tpf", "quality_columns", "tasks", "tasks_tpf", "commit_order_slowest", "commit_order_fast")
         for ext in ("svg", "png")
     }
-    assert names == plots | {"report.md", "summary.csv", "tasks.csv"}
+    assert names == plots | {"report.html", "report.md", "summary.csv", "tasks.csv"}
     text = (tmp_path / "page" / "report.md").read_text()
     assert "quality_columns.png" in text
     assert text.count("| fixed k=1 cache=") == 4 and text.count("| credit tau=0.9 cache=") == 4
-    assert len((tmp_path / "page" / "summary.csv").read_text().splitlines()) == 1 + 4 * 8
+    with open(tmp_path / "page" / "summary.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted((row["method"], row["knob"]) for row in rows if row["method"].startswith("credit")) == [
+        (f"credit cache={cache}", "tau=0.9") for cache in ("dual", "none")
+    ]
+    assert all(float(row["score_low"]) <= float(row["score"]) <= float(row["score_high"]) for row in rows)
+    assert all(float(row["tpf"]) > 0 and row["n"] == rows[0]["n"] for row in rows)
 
 
 def test_a_refused_job_does_not_stop_a_sweep(cli, tmp_path: Path) -> None:

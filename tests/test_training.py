@@ -2,15 +2,20 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import BLOCK, make_model
+from safetensors.torch import load_file
 
 import dllm
+from dllm.checkpoint import ASSETS
 from dllm.training.fit import FitConfig, fit
 from dllm.training.masking import content_columns, mask_response
 from dllm.training.objectives import Batch, BlockDiffusion, MaskedDiffusion, NextToken
@@ -151,6 +156,90 @@ def test_resumed_training_equals_uninterrupted(tmp_path) -> None:
         assert value.equal(resumed[name]), name
     assert not value.equal(make_model("mixed").state_dict()[name])
     assert [p.name for p in (tmp_path / "killed").glob("*.safetensors")] == ["state-12.safetensors"]
+
+
+SMALL_RUN = ("threads=1", "fit.steps=6", "fit.save_every=2")
+SMALL_NET = ("model.width=16", "model.heads=2", "model.layers=1", "data.batch_size=2")
+RECURRENT = ("model._target_=dllm.training.scratch.scratch_recurrent", "model.recurrences=2", "~model.layers")
+COMMANDS = {
+    "masked": ("train.py", "objective=mdlm", *SMALL_NET),
+    "accumulated": ("train.py", "objective=mdlm", *SMALL_NET, "fit.accumulate=2"),
+    "next token": (
+        "train.py",
+        "objective=next_token",
+        "model._target_=dllm.training.scratch.scratch_causal",
+        *SMALL_NET,
+    ),
+    "recurrent": ("train.py", "objective=next_token", *SMALL_NET, *RECURRENT),
+    "block diffusion": (
+        "train.py",
+        "objective=block_diffusion",
+        "init=tiny-ar",
+        "spec={shift: 1, block: 8}",
+        "data.batch_size=2",
+    ),
+}
+
+
+def finished(folder: Path, *command: str, launcher: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    script = str(Path(__file__).parent.parent / "scripts" / command[0])
+    line = [sys.executable, *launcher, script, *SMALL_RUN, *command[1:], f"out_dir={folder}"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    return subprocess.run(line, cwd=folder.parent, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_training_command_killed_ends_with_the_same_weights(tmp_path, name: str) -> None:
+    command = [part.replace("tiny-ar", str(ASSETS / "tiny-ar")) for part in COMMANDS[name]]
+    assert finished(tmp_path / "whole", *command).returncode == 0
+    script = str(Path(__file__).parent.parent / "scripts" / command[0])
+    line = [sys.executable, script, *SMALL_RUN, *command[1:], f"out_dir={tmp_path / 'killed'}"]
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "killed" / "checkpoint" / "state.json").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    done = finished(tmp_path / "killed", *command)
+    assert done.returncode == 0, done.stderr
+    weights = [tmp_path / run / "model" / "model.safetensors" for run in ("whole", "killed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    logs = [(tmp_path / run / "checkpoint" / "log.jsonl").read_text() for run in ("whole", "killed")]
+    assert logs[0] == logs[1] and json.loads(logs[0].splitlines()[-1])["step"] == 6
+
+
+def test_two_processes_train_like_one_that_accumulates(tmp_path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = ("train.py", "objective=mdlm", *SMALL_NET)
+    for folder, extra, how in (("two", (), launcher), ("one", ("fit.accumulate=2",), ())):
+        done = finished(tmp_path / folder, *command, *extra, launcher=how)
+        assert done.returncode == 0, done.stderr
+    two, one = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("two", "one"))
+    for key, value in two.items():
+        torch.testing.assert_close(value, one[key], atol=1e-4, rtol=1e-4)
+    record = json.loads((tmp_path / "two" / "model" / "training.json").read_text())
+    assert record["sequences"] == 24 and record["device"] == "2 x cpu, 1 thread(s)" and "git" in record
+
+
+def test_bf16_trains_float32_weights(tmp_path) -> None:
+    canvas = torch.randint(0, 40, (8, 12), generator=torch.Generator().manual_seed(1))
+    batch = Batch(canvas, torch.full((8,), 4), torch.full((8,), 12))
+
+    def losses(precision: str) -> list[float]:
+        model, objective, seen = make_model("mixed"), MaskedDiffusion(), []
+        fit(
+            model,
+            lambda step, rng: objective(model, batch, rng),
+            FitConfig(steps=40, warmup=2, precision=precision),
+            tmp_path / precision,
+            on_log=lambda step, numbers: seen.append(numbers["loss"]),
+        )
+        assert all(weight.dtype == torch.float32 for weight in model.state_dict().values())
+        return seen
+
+    full, half = losses("float32"), losses("bf16")
+    assert half != full and half[-1] < half[0]
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path) -> None:

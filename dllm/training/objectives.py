@@ -99,8 +99,10 @@ class BlockDiffusion:
         within = ours.clamp(max=len(columns) - 1)
         pick = within.expand(2, -1, -1)
         noisy, masked = noisy.gather(2, pick), masked.gather(2, pick) & (ours < len(columns))
-        logits = model.two_stream_logits(noisy, batch.canvas, batch.prompt_len, batch.end)
-        return F.cross_entropy(logits[masked].float(), batch.canvas.gather(1, within).expand(2, -1, -1)[masked])
+        target = batch.canvas.gather(1, within).expand(2, -1, -1)[masked].to(model.device)
+        noisy, clean, prompt_len, end = (t.to(model.device) for t in (noisy, batch.canvas, batch.prompt_len, batch.end))
+        logits = model.two_stream_logits(noisy, clean, prompt_len, end)
+        return F.cross_entropy(logits[masked.to(model.device)].float(), target)
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class NextToken:
         is_eos = response & (batch.canvas == model.tokenizer.eos_token_id)
         target = response & (is_eos.cumsum(1) - is_eos.long() == 0)
         weight = target.float() / target.sum(1, keepdim=True)
-        logits = model.next_logits(batch.canvas[:, :-1], rng)[target[:, 1:]]
-        loss = F.cross_entropy(logits.float(), batch.canvas[target], reduction="none")
+        canvas, target, weight = (t.to(model.device) for t in (batch.canvas, target, weight))
+        logits = model.next_logits(canvas[:, :-1], rng)[target[:, 1:]]
+        loss = F.cross_entropy(logits.float(), canvas[target], reduction="none")
         return (loss * weight[target]).sum() / len(batch.canvas)

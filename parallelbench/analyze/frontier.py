@@ -4,7 +4,6 @@ losses are none of the network's."""
 
 import csv
 import math
-import pydoc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import permutations
@@ -20,6 +19,7 @@ from decoders import NO_CACHE, Decoder, StopRule, decode
 from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
 from parallelbench import plots
+from parallelbench.compose import build_part
 from parallelbench.curves import curve_names, run_names
 from parallelbench.markdown import table_row
 from parallelbench.metrics import Value, measure, ratio
@@ -143,7 +143,7 @@ def answers(task: str, data: Mapping[str, Any]) -> list[list[str]]:
 def ideal(run: Run, shapes: Sequence[Shape], tokenizer: PreTrainedTokenizerBase, samples: int) -> tuple[float, Value]:
     """Mean forwards and score of a run's decoder and stop rule on the ideal model of a task, `samples` decodes per
     shape, weighted as the run's samples are. Raises ValueError for a decoder that no ideal model can serve."""
-    decoder, stop = build(run.config["decoder"]), build(run.config["stop"])
+    decoder, stop = build_part(run.config["decoder"]), build_part(run.config["stop"])
     assert isinstance(decoder, Decoder) and isinstance(stop, StopRule)
     if decoder.temperature == 0:
         decoder = replace(decoder, temperature=COLD)
@@ -190,19 +190,6 @@ def in_tokens(
     ids, dense = padded.unique(return_inverse=True)
     weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
     return Enumerated(dense, weights), ids.tolist()
-
-
-def build(config: object) -> object:
-    """The object that a stored config describes by `_target_`, its parts included."""
-    if isinstance(config, Mapping):
-        parts = {key: build(value) for key, value in config.items() if key != "_target_"}
-        if "_target_" not in config:
-            return parts
-        target = pydoc.locate(config["_target_"])
-        if not callable(target):
-            raise ValueError(f"{config['_target_']} is not there; install or import what the run was made with")
-        return target(**parts)
-    return tuple(map(build, config)) if isinstance(config, list) else config
 
 
 def _weighted(scores: Sequence[float], share: np.ndarray) -> Value:

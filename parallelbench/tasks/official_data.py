@@ -1,9 +1,9 @@
 """The official ParallelBench files: where they lie, their published hashes, and how a row becomes a sample.
 
-Both generations have rows of `input`, `answer` and perhaps `output_format`, and a prompt template and a metric per
-task. A one-shot row carries its demonstration, itself a row, in `input.icl_examples`; rendered with the same template
-it comes first, as a turn of the user's and one of the assistant's. No text of the benchmark is kept here: rows and
-templates are read from the user's copy.
+Both generations have rows of `input`, `answer` and (not used) perhaps `output_format`, and a prompt template and
+a metric per task. A one-shot row carries its demonstration, itself a row, in `input.icl_examples`; rendered with the
+same template it comes first, as a turn of the user's and one of the assistant's. No text of the benchmark is kept here:
+rows and templates are read from the user's copy.
 """
 
 import ast
@@ -40,7 +40,6 @@ class Row:
 
     input: Mapping[str, Any]
     answer: Any
-    output_format: str | None
     where: str
 
 
@@ -132,10 +131,7 @@ def build_samples(source: Source, prefix: str, gen_len: int) -> tuple[Sample, ..
 def make_row(fields: Any, where: str) -> Row:
     """A row from its decoded JSON. Raises ValueError where the shape is wrong."""
     answer = get(fields, "answer", (str, dict), where)
-    output_format = fields.get("output_format")
-    if not isinstance(output_format, str | None):
-        raise ValueError(f"output_format of {where} is not a text but {output_format!r}; restore the file")
-    return Row(get(fields, "input", dict, where), answer, output_format, where)
+    return Row(get(fields, "input", dict, where), answer, where)
 
 
 def get(fields: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
@@ -175,8 +171,6 @@ def _data(metric: str, row: Row) -> tuple[dict[str, Any], str]:
         target = answer if metric == "list_match_score" else get(answer, "example", str, where)
         data: dict[str, Any] = {"people": parse_list(get(row.input, "context", str, where))}
         data["person"] = get(row.input, "word", str, where) if "word" in row.input else None
-        if row.output_format is not None:
-            data["template"] = row.output_format  # for infilling: the list with [MASK] in the place of each name
         return data, get({"answer": target}, "answer", str, where)
     if metric == "latin_square_score":
         return {"symbols": get(answer, "symbols", list, where)}, get(answer, "example", str, where)

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# What was learned beside what was not, on the shipped models and fresh samples: results/published/learned.
+#   bash scripts/learned.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
+# dParallel's ablations and its control are not shipped: where results/runs/distill-NAME is not there they are trained first,
+# about 10 minutes each on an idle core. The runs take about 15. Interrupted, it goes on where it stopped.
+set -euo pipefail
+runs=${1:-results/runs/learned}
+report=${2:-results/published/learned}
+limit=${3:-100}
+bash scripts/distill_tiny.sh results/runs/distill-full 1
+bash scripts/distill_tiny.sh results/runs/distill-consistency 1 objective.mask_ratio=uniform objective.certainty=0
+bash scripts/distill_tiny.sh results/runs/distill-certainty 1 objective.mask_ratio=uniform objective.certainty=0.5 \
+  objective.consistency=0
+bash scripts/distill_tiny.sh results/runs/distill-control 1 objective=mdlm
+
+sweep() {
+  python -m parallelbench run -m launcher=local "$@" limit="$limit" seed=2511 batch_size=50 out_dir="$runs"
+}
+sweep decoder=threshold decoder.rule.tau=0.5,0.6,0.7,0.8,0.85,0.9,0.95,0.99
+sweep decoder=factor decoder.rule.factor=0.25,0.5,0.75,1.0,1.5
+sweep decoder=credit decoder.rule.tau=0.7,0.8,0.9,0.95,0.99
+sweep decoder=eb decoder.rule.gamma=0.02,0.05,0.1,0.2,0.5
+sweep decoder=oracle
+sweep decoder=learn2pd decoder.rule.tau=0.8,0.9,0.96,0.98,0.99,0.995
+sweep decoder=agreement decoder.rule.tau=0.8,0.9,0.95,0.97,0.98,0.99,0.995
+sweep model=tiny_dparallel decoder=entropy decoder.rule.theta=0.02,0.05,0.1,0.2,0.5
+sweep model=tiny_dparallel decoder=eb decoder.rule.gamma=0.02,0.05,0.1
+for name in full consistency certainty control; do
+  sweep model=local model.name_or_path=results/runs/distill-$name/1/model decoder=entropy decoder.rule.theta=0.02,0.1,0.5
+done
+sweep decoder=entropy decoder.rule.theta=0.1,0.25,0.5,0.75
+block=(model=tiny_block cache=block block_length=8 stop=block_eos)
+sweep "${block[@]}" decoder=threshold decoder.rule.tau=0.7,0.8,0.9,0.95
+sweep "${block[@]}" decoder=fixed,left decoder.rule.k=1
+sweep model=tiny_ar decoder=ar
+for length in 64 128; do # EoTP, where the canvas is 4 and 8 times as long as an answer
+  sweep decoder=threshold gen_length=$length block_length=$length stop=strict_eos,eotp
+  sweep decoder=threshold gen_length=$length block_length=$length stop=eotp stop.scope=query
+done
+python -m parallelbench report "$runs" out_dir="$report"
