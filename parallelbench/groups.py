@@ -9,12 +9,15 @@ from parallelbench.record import Run
 
 def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """The finished runs, one of each where folders of several machines were copied together, and a sentence for every
-    other that is left out: unfinished, or a copy that says something else than the one that is kept."""
+    other that is left out: unfinished, made for training, or a copy that says something else than the one kept."""
     kept: dict[tuple[object, ...], Run] = {}
     left_out = []
     for run in runs:
         if run.info["status"] != "done" or not run.records:
             left_out.append(f"{run.folder} is not finished; repeat its command to finish it")
+            continue
+        if not run.info["choices"]:
+            left_out.append(f"{run.folder} holds trajectories for training, not a run of a suite")
             continue
         first = kept.setdefault((run.info["config_hash"], _weights(run), _samples(run)), run)
         if _results(first) != _results(run):

@@ -101,6 +101,8 @@ def main(arguments: Sequence[str]) -> str:
     found, skipped = readable_runs(paths)
     runs, left_out = distinct(found)
     groups = [group for group in comparable(runs) if _named(group, options["reference"]) is not None]
+    rest = sum(len(group) for group in comparable(runs)) - sum(map(len, groups))
+    left_out += [f"{rest} runs of other models or samples than {options['reference']}"] if rest else []
     if not groups:
         names = ", ".join(run_names(runs)[:8]) or "none is finished"
         raise ValueError(f"reference={options['reference']} is none of these runs ({names}); name one or its folder")

@@ -99,6 +99,9 @@ def test_the_command_line_names_choice_and_command(cli, tmp_path: Path) -> None:
     assert len(again) == 2 and again < hashes
     code, out, _ = cli("recommend", "r", "max_loss=1", "reference=fixed k=2")
     assert code == 0 and out.count("the reference is the fastest run") == 2
+    assert cli("run", "decoder=threshold", *SMALL, "out_dir=r/other")[0] == 0
+    code, out, _ = cli("recommend", "r", "max_loss=1", "reference=threshold tau=0.9")
+    assert code == 0 and out.count("# tiny") == 1 and "Left out: 4 runs of other models or samples than thresh" in out
     code, out, _ = cli("recommend", "r", "max_loss=1")
     assert code == 0 and "no faster configuration is certain to lose at most 1 point" in out and "limit=26" in out
 
