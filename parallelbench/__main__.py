@@ -1,10 +1,11 @@
-"""Command line: `python -m parallelbench run | report | score | analyze | list`. Hydra is known here only."""
+"""Command line: `python -m parallelbench COMMAND`. Hydra is known here only."""
 
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,16 +16,27 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
+from parallelbench import leaderboard, recommend
 from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, command, decode_config, sentence
+from parallelbench.compose import (
+    CONF,
+    GROUPS,
+    Outcome,
+    build_generator,
+    check_overrides,
+    command,
+    decode_config,
+    sentence,
+)
 from parallelbench.generate import DiffusionGenerator
 from parallelbench.grammar import BACKENDS
 from parallelbench.launcher import register
 from parallelbench.options import split_options
 from parallelbench.processes import Processes, join
-from parallelbench.record import find_runs, read_run, readable_runs
+from parallelbench.record import find_runs, read_run, readable_runs, writing
 from parallelbench.report import run_table, write_report
 from parallelbench.run import rescore
+from parallelbench.sinks import publish_sweep
 from parallelbench.tasks import builtin_tasks, text_tasks
 
 USAGE = "\n".join(
@@ -36,6 +48,8 @@ USAGE = "\n".join(
         "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
         "report DIR ... [out_dir=DIR]   page, tables and plots of all runs at or below the directories",
         "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
+        "recommend DIR ... [max_loss=1.0] [reference=NAME]   the fastest configuration that loses at most a point",
+        "leaderboard DIR ... [csv=FILE] [leaderboard=FILE]   runs of several machines and published tables, ranked",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "lm_eval ARGUMENTS ...          lm-evaluation-harness with the model dllm, whose --model_args are those of run",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
@@ -49,6 +63,8 @@ def main() -> None:
         "run": run,
         "report": report,
         "score": score,
+        "recommend": lambda arguments: print(recommend.main(arguments)),
+        "leaderboard": lambda arguments: print(leaderboard.main(arguments)),
         "analyze": analyze,
         "lm_eval": lm_eval,
         "list": show_choices,
@@ -79,12 +95,23 @@ def run(arguments: Sequence[str]) -> None:
     task = _Task(processes)
     register()
     try:
+        if not any(a.startswith(("--config-name", "-cn", "--config-path", "-cp")) for a in arguments):
+            check_overrides([*overrides, *(a for a in arguments if a.startswith("~"))], _config_dir(arguments))
         hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         task.finish(Outcome(refused=sentence(error)))
+    task.close()
     processes.leave()
     if task.failed:
         raise SystemExit(task.failed)
+
+
+def _config_dir(arguments: Sequence[str]) -> Path | None:
+    """Where options of the user's own are."""
+    for flag, value in pairwise([*(part for a in arguments for part in a.split("=", 1)), ""]):
+        if flag in ("--config-dir", "-cd"):
+            return Path(value)
+    return None
 
 
 class _Task:
@@ -93,6 +120,7 @@ class _Task:
 
     def __init__(self, processes: Processes) -> None:
         self.processes, self.failed = processes, 0
+        self.finished: dict[Path, Outcome] = {}
 
     def __call__(self, config: DictConfig) -> None:
         say = partial(print, flush=True) if self.processes.is_main else lambda text: None
@@ -106,7 +134,15 @@ class _Task:
             what = outcome.refused or f"{outcome.folder or 'a job'} died of {outcome.died}"
             print(f"error: {what}", file=sys.stderr, flush=True)
         else:
+            assert outcome.folder is not None
+            self.finished[outcome.folder] = outcome
             print(outcome.table, outcome.folder, sep="\n", flush=True)
+
+    def close(self) -> None:
+        """A sweep's summary, where its runs have sent their numbers."""
+        sinks = {name: sink for outcome in self.finished.values() for name, sink in outcome.sinks.items()}
+        if len(self.finished) > 1 and sinks:
+            publish_sweep(list(self.finished), sinks)
 
 
 def report(arguments: Sequence[str]) -> None:
@@ -135,7 +171,8 @@ def score(arguments: Sequence[str]) -> None:
             if options["grammar"]:
                 config = {**config, "grammar": options["grammar"]}
             suite = instantiate(OmegaConf.create(config), _convert_="all")
-            finished = rescore(folder, suite.build())
+            with writing(folder):
+                finished = rescore(folder, suite.build())
             print(run_table(finished))
             print(finished.folder)
     except (HydraException, OmegaConfBaseException) as error:
@@ -158,7 +195,7 @@ def lm_eval(arguments: Sequence[str]) -> None:
 
 def show_choices(arguments: Sequence[str]) -> None:
     """Every config group's options, by the comment on the first line of their files; the tasks; the plain keys."""
-    for group in (*GROUPS, "launcher", "experiment"):
+    for group in (*GROUPS, "launcher", "sink", "experiment"):
         for option in sorted((CONF / group).glob("*.yaml")):
             comments = (line.removeprefix("#").strip() for line in option.read_text().splitlines())
             about = next(comment for comment in comments if not comment.startswith("@"))

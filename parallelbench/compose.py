@@ -4,14 +4,18 @@ import json
 import re
 import shlex
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.utils import instantiate
@@ -21,9 +25,10 @@ from omegaconf.errors import OmegaConfBaseException
 from parallelbench.curves import flatten
 from parallelbench.generate import Generator, make_generator
 from parallelbench.processes import ALONE, Processes
-from parallelbench.record import Run, config_hash
+from parallelbench.record import Run, config_hash, writing
 from parallelbench.report import run_table
 from parallelbench.run import Job, execute, prepare, start
+from parallelbench.sinks import Sinks, publish
 
 CONF = Path(__file__).parents[1] / "conf"  # by path: a folder `conf` of the user's must not shadow it
 WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for something else than text
@@ -32,11 +37,12 @@ GROUPS = ("model", "decoder", "cache", "stop", "suite")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one config of a sweep ended. table: what it measured. refused: why it was not begun. died: why it was not
-    finished."""
+    """How one config of a sweep ended. table: what it measured. sinks: where its numbers went. refused: why it was not
+    begun. died: why it was not finished."""
 
     folder: Path | None = None
     table: str = ""
+    sinks: Sinks = field(default_factory=dict)
     refused: str = ""
     died: str = ""
 
@@ -49,9 +55,25 @@ def decode_config(
 ) -> Outcome:
     """Checks a composed config, decodes what is missing of its run, and says how that ended; raises nothing that
     concerns this config alone. on_progress: instead of a progress bar, called with (samples there, samples in all)."""
+    with ExitStack() as until_done:
+        return _decode(config, processes, say, on_progress, until_done)
+
+
+def _decode(
+    config: DictConfig,
+    processes: Processes,
+    say: Callable[[str], None],
+    on_progress: Callable[[int, int], None] | None,
+    until_done: ExitStack,
+) -> Outcome:
+    def begin() -> set[str]:
+        until_done.enter_context(writing(job.folder))
+        return start(job, processes.count)
+
     try:
         job = processes.everywhere(lambda: build_job(config))
-        known = processes.in_main(lambda: start(job, processes.count))
+        sinks = processes.everywhere(lambda: build_sinks(config))
+        known = processes.in_main(begin)
     except ValueError as error:
         return Outcome(refused=sentence(error))
     say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(known)} already there")
@@ -60,13 +82,73 @@ def decode_config(
     except Exception as error:
         traceback.print_exc()
         return Outcome(job.folder, died=f"{type(error).__name__}: {sentence(error)}")
-    return Outcome(job.folder, table=run_table(finished))
+    if processes.is_main:
+        publish(finished, sinks)
+    return Outcome(job.folder, table=run_table(finished), sinks=sinks)
+
+
+def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) -> None:
+    """Raises ValueError for a setting or option that does not exist, with the nearest that does, before a sweep has
+    begun: Hydra's first job of it, and each other option of a group in the place of the first."""
+    with _in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
+        search = [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        values = [_values(override) for override in parsed]
+        first = [those[0] for those in values if those]
+        jobs = [first] + [[*first[:i], value, *first[i + 1 :]] for i, those in enumerate(values) for value in those[1:]]
+        for job in jobs:
+            try:
+                hydra.compose("run", [*search, *job])
+            except HydraException as error:
+                raise ValueError(_with_nearest(str(error), job, search)) from error
+
+
+def _values(override: Override) -> list[str]:
+    """The values of an override that a sweep gives it; of one that chooses no option the first alone, because its key
+    exists for all or none."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    return values if (CONF / override.key_or_group).is_dir() else values[:1]
+
+
+def _with_nearest(text: str, job: Sequence[str], search: Sequence[str]) -> str:
+    """Hydra's words for an override that fits nothing, or ours where it is a slip of the pen."""
+    key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
+    option = re.match(r"In 'run': Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']+':([^:]*)\n", text)
+    if key:
+        wrong = key[1] or key[2]
+        rest = [override for override in job if override.lstrip("~+").split("=")[0] != wrong]
+        settings = list(flatten(OmegaConf.to_container(hydra.compose("run", [*search, *rest]))))
+        parents = {name.rsplit(".", i)[0] for name in settings for i in range(1, name.count(".") + 1)}
+        near = get_close_matches(wrong, [*settings, *sorted(parents), "launcher", "sink", "experiment"], 1)
+        what = f"{wrong} is no setting of this run"
+    elif option:
+        near = [f"{option[1]}={name}" for name in get_close_matches(option[2], option[3].split(), 1)]
+        what = f"{option[1]}={option[2]} is not there"
+    else:
+        return text
+    return (
+        f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}`python -m parallelbench list` shows the choices"
+    )
 
 
 def build_job(config: DictConfig) -> Job:
     """The job that a config describes. Raises ValueError with one sentence for what is wrong with it."""
-    try:
+    with _in_one_sentence():
         return _build(config)
+
+
+def build_sinks(config: DictConfig) -> Sinks:
+    """Where a config's numbers go beside the local files. Raises ValueError as build_job does."""
+    with _in_one_sentence():
+        return instantiate(config.sink, _convert_="all")
+
+
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    try:
+        yield
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(sentence(error)) from error
 
@@ -76,7 +158,7 @@ def command(run: Run) -> str:
     choices = [f"{group}={option}" for group, option in run.info["choices"].items()]
     try:
         with hydra.initialize_config_dir(str(CONF), version_base=None):
-            usual = flatten(_resolved(hydra.compose("run", choices)))
+            usual = flatten(_resolved(hydra.compose("run", choices), missing_ok=True))
     except (HydraException, OmegaConfBaseException):  # an option of the user's own, from a --config-dir
         usual = {}
     wanted = {key: value for key, value in flatten(run.config).items() if key != "out_dir"}
@@ -162,5 +244,7 @@ def _folder(config: DictConfig) -> Path:
     return Path(config.out_dir or "results/runs") / "-".join([*names, config_hash(_resolved(config))])
 
 
-def _resolved(config: DictConfig) -> dict[str, Any]:
-    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+def _resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
+    """All that tells one run from another: not where its numbers go."""
+    resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
+    return {key: value for key, value in resolved.items() if key != "sink"}

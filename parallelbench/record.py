@@ -4,20 +4,25 @@ While several processes decode it, each appends to a shard of its own, samples.<
 a part of samples.jsonl, each sample once, so it does not matter when a run is killed.
 """
 
+import fcntl
 import hashlib
 import json
 import os
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
 SCHEMA = 1
 CONFIG, RUN, SAMPLES, SHARD = "config.yaml", "run.json", "samples.jsonl", "samples.{}.jsonl"
+LOCK = "writer.tmp"
 INFO_KEYS = ("status", "config_hash", "choices", "model", "device")  # what every reader counts on
 CONFIG_KEYS = ("decoder", "suite", "batch_size")
 
@@ -99,6 +104,48 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
     if cut_off or _shards(folder):
         rewrite_records(folder, records)
     return records
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Keeps other processes from writing this run until the block, or the process that holds it, has ended: the kernel
+    lets go of the lock of a process that was killed. The file that is locked says who holds it, and nothing else.
+
+    Raises ValueError naming the process that writes the run. A file system without locks costs a warning: there, two
+    processes at one run may decode samples twice and lose what one of them had appended while the other merged.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose another out_dir")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    file = _locked(path)
+    try:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before it is unlocked, so that nobody holds a file that is gone
+        file.close()
+
+
+def _locked(path: Path) -> TextIO:
+    while True:
+        file = open(path, "a")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            holder = (path.read_text() if path.exists() else "") or "another process"
+            raise ValueError(
+                f"{path.parent} is being written by {holder}; wait until that ends, or end it, and repeat the command"
+            ) from error
+        except OSError as error:
+            print(f"{path.parent} cannot be locked ({error.strerror}); let one process write it", file=sys.stderr)
+            return file
+        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+        file.close()  # its holder has just removed it
 
 
 def append_records(folder: Path, records: Sequence[Record], shard: int | None = None) -> None:

@@ -8,6 +8,7 @@ layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weig
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,8 +23,9 @@ from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from parallelbench.generate import DiffusionGenerator
 from parallelbench.processes import Processes, join
-from parallelbench.record import Run, provenance
+from parallelbench.record import Run, provenance, writing
 from parallelbench.run import execute, prepare, start
+from parallelbench.sinks import Logs
 from parallelbench.trajectories import correct_trajectories, train_tasks
 
 TRAJECTORY_KEYS = ("model", "decoder", "cache", "stop", "suite", "limit", "data_seed", "gen_length", "block_length")
@@ -51,14 +53,20 @@ def distill(config: dict[str, Any]) -> None:
         model.requires_grad_(True)
     else:
         lora.inject(model, config["seed"])
-    settings = {key: value for key, value in config.items() if key not in ("out_dir", "trajectories", "threads")}
+    settings = {
+        key: value for key, value in config.items() if key not in ("out_dir", "trajectories", "threads", "sink")
+    }
+    sinks = instantiate(config["sink"], _convert_="all") if processes.is_main else {}
+    logs = Logs(sinks, Path(config["out_dir"]).name, settings)
     report = fit(
         model,
         lambda step, rng: objective(model, data.batch(step), rng),
         cast(FitConfig, fitting),
         Path(config["out_dir"]) / "checkpoint",
         {**settings, "weights": run.info["identity"]["weights"]},
+        on_log=logs.log,
     )
+    logs.close()
     if not processes.is_main:
         return
     folder = Path(config["out_dir"]) / ("model" if lora is None else "adapter")
@@ -100,7 +108,13 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: P
         config={**{key: config[key] for key in TRAJECTORY_KEYS}, "out_dir": config["trajectories"]},
         choices={},
     )
-    return execute(job, processes.in_main(lambda: start(job, processes.count)), processes)
+    with ExitStack() as until_done:
+
+        def begin() -> set[str]:
+            until_done.enter_context(writing(job.folder))
+            return start(job, processes.count)
+
+        return execute(job, processes.in_main(begin), processes)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from dllm.training.fit import fit, join
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.mixture import SCAFFOLD, phrases
 from parallelbench.record import provenance
+from parallelbench.sinks import Logs
 from parallelbench.tasks.base import TRAIN_SEED_MIN
 
 
@@ -29,7 +30,7 @@ def main(config: DictConfig) -> None:
     rank, _ = join()
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
-    settings = {key: value for key, value in resolved.items() if key not in ("out_dir", "init", "device")}
+    settings = {key: value for key, value in resolved.items() if key not in ("out_dir", "init", "device", "sink")}
     out_dir = Path(config.out_dir)
     if config.init is None:
         model = instantiate(config.model, _convert_="all")(build_tokenizer(phrases()))
@@ -42,13 +43,16 @@ def main(config: DictConfig) -> None:
     assert data.seed >= TRAIN_SEED_MIN, "training seeds must not reach the benchmark's"
     scaffold = [*tokenizer.convert_tokens_to_ids(list(SCAFFOLD)), tokenizer.eos_token_id]
     objective = instantiate(config.objective, _convert_="all")(scaffold=scaffold)
+    logs = Logs(instantiate(config.sink, _convert_="all") if rank == 0 else {}, out_dir.name, settings)
     report = fit(
         model,
         lambda step, rng: objective(model, data.batch(step, tokenizer), rng),
         instantiate(config.fit, _convert_="all"),
         out_dir / "checkpoint",
         settings,
+        on_log=logs.log,
     )
+    logs.close()
     if rank > 0:
         return
     writers = {CausalLM: save_causal, RecurrentLM: save_recurrent}

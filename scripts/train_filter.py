@@ -21,6 +21,7 @@ from decoders.learn2pd import save_filter
 from decoders.traces import read_traces
 from dllm.training.fit import fit
 from parallelbench.record import provenance
+from parallelbench.sinks import Logs
 
 CUT = 0.9  # the authors watch the rate of false acceptances here
 
@@ -46,7 +47,9 @@ def train(config: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(config, resolve=True)
     assert isinstance(settings, dict)
     out_dir = Path(settings.pop("out_dir"))
-    report = fit(network, loss, instantiate(config.fit, _convert_="all"), out_dir / "checkpoint", settings)
+    logs = Logs(instantiate(settings.pop("sink"), _convert_="all"), out_dir.name, settings)
+    report = fit(network, loss, instantiate(config.fit, _convert_="all"), out_dir / "checkpoint", settings, logs.log)
+    logs.close()
     record = {
         "config": {key: value for key, value in settings.items() if key != "traces"},
         "traces": abouts,

@@ -37,6 +37,25 @@ def test_one_that_is_refused_does_not_keep_the_others(cli, tmp_path: Path) -> No
     assert len(folders(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("launcher", ["basic", "local"])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("decoder.rule.taux=0.7,0.8", "decoder.rule.taux is no setting of this run; the nearest is decoder.rule.tau,"),
+        ("decodr=credit,threshold", "decodr is no setting of this run; the nearest is decoder,"),
+        ("sutie.lengths=[3],[4]", "sutie.lengths is no setting of this run; the nearest is suite.lengths,"),
+        ("decoder=credit,treshold", "decoder=treshold is not there; the nearest is decoder=threshold,"),
+        ("~limt", "limt is no setting of this run; the nearest is limit,"),
+    ],
+)
+def test_a_sweep_over_what_is_not_there_writes_nothing(
+    cli, tmp_path: Path, wrong: str, words: str, launcher: str
+) -> None:
+    code, out, err = cli("run", "-m", wrong, *SMALL, "cache=none,dual", f"launcher={launcher}")
+    assert code == 2 and err.startswith(f"error: {words}") and err.count("\n") == 1 and not out
+    assert not list(tmp_path.iterdir())
+
+
 def test_impossible_numbers_of_workers_are_refused(cli) -> None:
     code, _, err = cli(*SWEEP, "launcher=local", "hydra.launcher.workers=0")
     assert code == 2 and "0 workers" in err

@@ -93,7 +93,7 @@ def test_a_killed_run_resumes_to_the_same_samples(cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["decoder=sledgehammer"], "Could not find 'decoder/sledgehammer' Available options"),
+        (["decoder=sledgehammer"], "decoder=sledgehammer is not there; `python -m parallelbench list`"),
         (["decoder=credit", "decoder.rule.tau=-1.0"], "tau=-1.0; a confidence threshold is positive"),
         (["decoder=fixed", "decoder.rule.k=0"], "k=0 tokens per step"),
         (["decoder=wino", "cache=dual"], "needs cache=none"),
@@ -105,7 +105,7 @@ def test_a_killed_run_resumes_to_the_same_samples(cli, tmp_path: Path) -> None:
         (["limit=0"], "limit=0"),
         (["batch_size=0"], "batch_size=0"),
         (["seed=2147483648"], "seed 2147483648 is outside"),
-        (["decoder.rule.taau=1"], "Could not override 'decoder.rule.taau'"),
+        (["decoder.rule.taau=1"], "decoder.rule.taau is no setting of this run; the nearest is decoder.rule.tau"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(cli, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> str:
     strategies = curve_names(run_names(runs), runs) if runs else []
     sweeps = score_sweeps(runs, strategies, resampled, generation) if resampled else {}
     model = runs[0].info["model"] if runs else ""
-    reason = _not_comparable(runs, generation) if runs else ""
+    reason = not_comparable(runs, generation) if runs else ""
     own = {(model, name): {x: sweep.tps[x].value for x in LEVELS} for name, sweep in sweeps.items()}
     _write_pbx(out_dir / "pbx.csv", rows | own if not reason else rows or own)
 
@@ -135,7 +135,7 @@ def _suite(run: Run) -> str:
     return run.config["suite"]["_target_"]
 
 
-def _not_comparable(runs: Sequence[Run], generation: str) -> str:
+def not_comparable(runs: Sequence[Run], generation: str) -> str:
     """Why runs may not stand beside the generation's published numbers; nothing where they may."""
     suite, tasks = runs[0].info["choices"]["suite"], {record.task for record in runs[0].records}
     data = OFFICIAL.get(_suite(runs[0]))
