@@ -74,7 +74,7 @@ def sentence(error: Exception) -> str:
 
 def build_generator(config: DictConfig) -> Generator:
     """The generator that a config describes. Raises ValueError, or Hydra's errors, for what is wrong with it."""
-    for key in ("limit", "seed", "batch_size", "gen_length", "block_length"):
+    for key in ("limit", "seed", "batch_size", "gen_length", "block_length", "traces"):
         optional = key.endswith("_length")  # null: each sample's own budget, the whole response
         if not isinstance(config[key], int) and not (optional and config[key] is None):
             raise ValueError(f"{key}={config[key]} is not a whole number")
@@ -101,6 +101,7 @@ def _build(config: DictConfig) -> Job:
         gen_len=config.gen_length,
         config=settings,
         choices=_choices(),
+        traces=config.traces,
     )
 
 
@@ -126,4 +127,6 @@ def _folder(config: DictConfig) -> Path:
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
-    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    """What makes the run this one: `traces` changes no result, so it may be asked of a run that is there already."""
+    resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    return {key: value for key, value in resolved.items() if key != "traces"}
