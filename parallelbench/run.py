@@ -31,6 +31,7 @@ from parallelbench.record import (
 )
 from parallelbench.steps import Trace, append_traces, is_of, make_trace, merge_traces
 from parallelbench.tasks import Sample, Task
+from parallelbench.tasks.base import ManyAnswers
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,13 @@ def _save_traces(job: Job, processes: Processes, hidden: bool) -> None:
 
 def _traces(job: Job, samples: Sequence[Sample]) -> list[Trace]:
     assert isinstance(job.generator, Traceable), "prepare has refused others"
-    model, traced = job.generator.model, job.generator.traced([job.request(sample) for sample in samples])
-    return [make_trace(s.id, model, g, steps, s.target) for s, (g, steps) in zip(samples, traced, strict=True)]
+    tasks, traces = {task.name: task for task in job.tasks}, []
+    steps_of = job.generator.traced([job.request(sample) for sample in samples])
+    for sample, (generation, steps) in zip(samples, steps_of, strict=True):
+        task = tasks[sample.task]
+        right = task.nearest(sample, generation.text) if isinstance(task, ManyAnswers) else sample.target
+        traces.append(make_trace(sample.id, job.generator.model, generation, steps, right))
+    return traces
 
 
 def _leave_if_orphan(processes: Processes) -> None:
