@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
+from parallelbench import trace
 from parallelbench.analyze import ANALYSES, analysis
 from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, decode_config, sentence
 from parallelbench.generate import DiffusionGenerator
@@ -36,6 +37,7 @@ USAGE = "\n".join(
         "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
         "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
         "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
+        "trace RUN [SAMPLE] [other=RUN] one sample forward by forward, of two runs beside each other; needs traces=N",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "lm_eval ARGUMENTS ...          lm-evaluation-harness with the model dllm, whose --model_args are those of run",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
@@ -49,6 +51,7 @@ def main() -> None:
         "run": run,
         "report": report,
         "score": score,
+        "trace": trace.main,
         "analyze": analyze,
         "lm_eval": lm_eval,
         "list": show_choices,
@@ -169,6 +172,7 @@ def show_choices(arguments: Sequence[str]) -> None:
         ("batch_size=16", "samples decoded together"),
         ("gen_length=32", "columns to fill, a multiple of block_length"),
         ("block_length=32", "columns decoded before the next block opens"),
+        ("traces=2", "samples per task whose steps are saved, for `trace` and the page of a report"),
         ("out_dir=DIR", "where the run is written"),
         ("suite.grammar=harper", f"{', '.join(BACKENDS)} or a LanguageTool server's URL (suites with text tasks)"),
     ):

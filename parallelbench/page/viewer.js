@@ -74,7 +74,7 @@
       box.append(make("p", "", wrong.length ? `\u2717 ${plural(wrong.length, "token")} not as in the reference:` :
         "\u2717 The answer's tokens are the reference's, but its score is below 1."), list);
       for (const [cell, column] of wrong) {
-        const beside = last.filter((other) => other.at === cell.at).length - 1;
+        const beside = last.slice(0, run.length).filter((other) => other.at === cell.at).length - 1;
         const sure = cell.prob === null ? "" : `, confidence ${percent(cell.prob)}`;
         const button = make("button", "", `${text(cell.token)} for ${text(run.expected[column])}`);
         button.type = "button";
