@@ -17,13 +17,13 @@ from transformers.utils import logging as transformers_logging
 
 from parallelbench import trace
 from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, decode_config, sentence
+from parallelbench.compose import CONF, GROUPS, Outcome, build_generator, command, decode_config, sentence
 from parallelbench.generate import DiffusionGenerator
 from parallelbench.grammar import BACKENDS
 from parallelbench.launcher import register
 from parallelbench.options import split_options
 from parallelbench.processes import Processes, join
-from parallelbench.record import find_runs, read_run
+from parallelbench.record import find_runs, read_run, readable_runs
 from parallelbench.report import run_table, write_report
 from parallelbench.run import rescore
 from parallelbench.tasks import builtin_tasks, text_tasks
@@ -35,7 +35,7 @@ USAGE = "\n".join(
         "run [key=value ...]            decode and score the tasks; -m sweeps over comma-separated values, in",
         "                               turn or with launcher=local on all devices of this machine",
         "                               torchrun --nproc-per-node N -m parallelbench run ... shares the work",
-        "report DIR ... [out_dir=DIR]   tables and plots of all runs at or below the directories",
+        "report DIR ... [out_dir=DIR]   page, tables and plots of all runs at or below the directories",
         "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
         "trace RUN [SAMPLE] [other=RUN] one sample forward by forward, of two runs beside each other; needs traces=N",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
@@ -115,7 +115,10 @@ class _Task:
 def report(arguments: Sequence[str]) -> None:
     paths, options = split_options(arguments, {"out_dir": "results/report"})
     out_dir = Path(options["out_dir"])
-    print(write_report([read_run(folder) for folder in find_runs(paths)], out_dir))
+    runs, skipped = readable_runs(paths)
+    for why in skipped:
+        print(f"skipped: {why}", file=sys.stderr)
+    print(write_report(runs, out_dir, command))
     print(out_dir)
 
 

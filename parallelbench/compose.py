@@ -1,5 +1,8 @@
 """From a composed Hydra config to a checked job, and one job of a sweep from its start to its outcome."""
 
+import json
+import re
+import shlex
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -14,13 +18,15 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from parallelbench.curves import flatten
 from parallelbench.generate import Generator, make_generator
 from parallelbench.processes import ALONE, Processes
-from parallelbench.record import config_hash
+from parallelbench.record import Run, config_hash
 from parallelbench.report import run_table
 from parallelbench.run import Job, execute, prepare, start
 
 CONF = Path(__file__).parents[1] / "conf"  # by path: a folder `conf` of the user's must not shadow it
+WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for something else than text
 GROUPS = ("model", "decoder", "cache", "stop", "suite")
 
 
@@ -63,6 +69,29 @@ def build_job(config: DictConfig) -> Job:
         return _build(config)
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(sentence(error)) from error
+
+
+def command(run: Run) -> str:
+    """The command that repeats a run: its choices, and every value that they alone would not give."""
+    choices = [f"{group}={option}" for group, option in run.info["choices"].items()]
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base=None):
+            usual = flatten(_resolved(hydra.compose("run", choices)))
+    except (HydraException, OmegaConfBaseException):  # an option of the user's own, from a --config-dir
+        usual = {}
+    wanted = {key: value for key, value in flatten(run.config).items() if key != "out_dir"}
+    changed = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
+    overrides = [f"{'' if key in usual else '++'}{key}={_hydra_value(value)}" for key, value in changed.items()]
+    overrides += [f"~{key}" for key in usual if key not in wanted and key != "out_dir"]
+    return shlex.join(["python", "-m", "parallelbench", "run", *choices, *overrides])
+
+
+def _hydra_value(value: object) -> str:
+    """A value in Hydra's grammar of overrides, quoted where its words would mean something."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra_value, value))}]"
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w/.-]*", value) and value not in WORDS
+    return str(value) if plain else json.dumps(value)
 
 
 def sentence(error: Exception) -> str:

@@ -8,7 +8,7 @@ from parallelbench.record import Run
 def run_names(runs: Sequence[Run]) -> list[str]:
     """Short names that tell runs apart: the decoder's name, its rule's knobs, and every other choice in which they
     differ."""
-    flat = [_flatten(run.config) for run in runs]
+    flat = [flatten(run.config) for run in runs]
     names = []
     for run, settings in zip(runs, flat, strict=True):
         parts = [method(run), *(f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items())]
@@ -39,7 +39,7 @@ def method(run: Run) -> str:
 def knobs(run: Run) -> dict[str, object]:
     """The settings of the commit rule and of the revision, by their last names; of a decoder with a loop of its own,
     all of them."""
-    settings = _flatten(run.config).items()
+    settings = flatten(run.config).items()
     chosen = {key: value for key, value in settings if key.startswith(_knob_prefixes(run))}
     return {key.split(".")[-1]: value for key, value in chosen.items() if not key.endswith("_target_")}
 
@@ -69,7 +69,8 @@ def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
     return curves
 
 
-def _flatten(config: object, prefix: str = "") -> dict[str, object]:
+def flatten(config: object, prefix: str = "") -> dict[str, object]:
+    """The values of nested settings by their dotted names."""
     if isinstance(config, Mapping):
         items = config.items()
     elif isinstance(config, list) and any(isinstance(item, Mapping) for item in config):
@@ -78,5 +79,5 @@ def _flatten(config: object, prefix: str = "") -> dict[str, object]:
         return {prefix.rstrip("."): config}
     flat: dict[str, object] = {}
     for key, value in items:
-        flat |= _flatten(value, f"{prefix}{key}.")
+        flat |= flatten(value, f"{prefix}{key}.")
     return flat

@@ -18,6 +18,8 @@ import yaml
 
 SCHEMA = 1
 CONFIG, RUN, SAMPLES, SHARD = "config.yaml", "run.json", "samples.jsonl", "samples.{}.jsonl"
+INFO_KEYS = ("status", "config_hash", "choices", "model", "device")  # what every reader counts on
+CONFIG_KEYS = ("decoder", "suite", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -130,13 +132,18 @@ def read_run(folder: Path) -> Run:
     for name in (CONFIG, RUN):
         if not (folder / name).exists():
             raise ValueError(f"{folder} is not a run directory: it has no {name}")
-    info = _read_json(folder / RUN)
-    if info.get("schema") != SCHEMA:
-        raise ValueError(f"{folder / RUN} has schema {info.get('schema')}, this version reads {SCHEMA}; run it again")
+    info, config = _read_json(folder / RUN), _read_yaml(folder / CONFIG)
+    schema = info.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise ValueError(f"{folder / RUN} has schema {schema}, this version reads {SCHEMA}; update it to read that run")
+    missing = [key for known, keys in ((info, INFO_KEYS), (config, CONFIG_KEYS)) for key in keys if key not in known]
+    if schema != SCHEMA or missing:
+        what = f"nothing says its {missing[0]}" if schema == SCHEMA else f"{RUN} has schema {schema}, not {SCHEMA}"
+        raise ValueError(f"{folder} holds no run of this package ({what}); leave it out")
     records, cut_off = _read_samples(folder)
     if cut_off:
         raise ValueError(cut_off[0])
-    return Run(folder, _read_yaml(folder / CONFIG), info, records)
+    return Run(folder, config, info, records)
 
 
 def read_info(folder: Path) -> dict[str, Any]:
@@ -153,6 +160,29 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
             raise ValueError(f"{path} holds no run (no {RUN} at or below it)")
         found += [folder for folder in below if folder not in found]
     return found
+
+
+def readable_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs at or below the paths in order of their folders, and a sentence for every folder that is skipped:
+    foreign, damaged, of a newer version, or samples without a run.json. Deletes nothing.
+
+    Raises ValueError when a path holds no run at all, or when every one is skipped.
+    """
+    folders: list[Path] = []
+    for path in paths:
+        below = sorted({file.parent for name in (RUN, SAMPLES) for file in path.rglob(name)}) if path.is_dir() else []
+        folders += [folder for folder in below or find_runs([path]) if folder not in folders]
+    runs, skipped = [], []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except OSError as error:
+            skipped.append(f"{folder} cannot be read ({error.strerror})")
+        except ValueError as error:
+            skipped.append(str(error))
+    if not runs:
+        raise ValueError("; ".join(skipped))
+    return runs, skipped
 
 
 def provenance() -> dict[str, Any]:
@@ -215,7 +245,7 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: st
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML; restore it or choose another out_dir") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no config; restore it or choose another out_dir")
@@ -225,7 +255,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); delete it and repeat the run's command") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no run; delete it and repeat the run's command")

@@ -1,7 +1,7 @@
-"""Reports from disk: a table per run, and Markdown, CSV and plots over many runs."""
+"""Reports from disk: a table per run, and a page, Markdown, CSV and plots over many runs."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from parallelbench.curves import curve_names, run_names, shown_knobs
 from parallelbench.frontier import LEVELS, speeds
 from parallelbench.markdown import table_row
 from parallelbench.metrics import ALL, Value, aggregate, measure, ratio
+from parallelbench.page import write_page
 from parallelbench.record import Record, Run
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
@@ -61,8 +62,9 @@ def _measured_on(run: Run) -> str:
     return f"{run.info['device']}, batch size {run.config['batch_size']}{beside}"
 
 
-def write_report(runs: Sequence[Run], out_dir: Path) -> str:
-    """Writes report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown.
+def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str]) -> str:
+    """Writes report.html, report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown. command:
+    what makes a run again.
 
     Unfinished runs lack whole tasks, so beside finished ones they are only named; alone they are reported as they are.
     Raises ValueError for runs without samples, or runs that cannot be compared because their tasks' versions differ.
@@ -120,6 +122,7 @@ def write_report(runs: Sequence[Run], out_dir: Path) -> str:
         (CACHE_PLOT if caches else "") + _equal_quality(runs, curve_of, reference),
     )
     (out_dir / "report.md").write_text(text)
+    write_page(runs, metrics, out_dir, command)
     return text
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from decoders import Generation
-from parallelbench.generate import Generator, Request, Traceable, timed_batches
+from parallelbench.generate import Generator, Request, Traceable, timed_batches, watch_memory
 from parallelbench.metrics import aggregate
 from parallelbench.processes import ALONE, Processes
 from parallelbench.record import (
@@ -140,8 +140,9 @@ def execute(
                 on_progress(count, total)
 
         show(len(known))
+        peak = watch_memory()
         processes.everywhere(lambda: _decode_share(job, known, processes, show))
-        processes.in_main(lambda: _complete(job))
+        processes.in_main(lambda: _complete(job, peak() if _missing(job, known) else None))
         show(total)
     if job.traced:
         _save_traces(job, processes, hidden)
@@ -208,7 +209,7 @@ def _missing(job: Job, known: Set[str]) -> list[Sequence[Sample]]:
     return [batch for batch in job.batches if any(sample.id not in known for sample in batch)]
 
 
-def _complete(job: Job) -> None:
+def _complete(job: Job, peak_memory: Mapping[str, object] | None) -> None:
     """Merges what all processes wrote, in the order of the batches, unless that was done before.
 
     A run that lacks samples even so, because someone else was at its files, stays partial.
@@ -219,7 +220,7 @@ def _complete(job: Job) -> None:
     place = {sample.id: i for i, sample in enumerate(chain.from_iterable(job.batches))}
     rewrite_records(job.folder, sorted(run.records, key=lambda record: place[record.id]))
     if len(run.records) == len(place):
-        finish(job.folder, run.info)
+        finish(job.folder, run.info | ({"peak_memory": peak_memory} if peak_memory else {}))
 
 
 def finish(folder: Path, info: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ oracle is ParallelBench's Figure 7.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import permutation_test
+from scipy.stats import binom, permutation_test
 
 from parallelbench.frontier import speed_at
 
@@ -83,10 +83,14 @@ def oracle(score: np.ndarray, nfe: np.ndarray) -> Oracle:
 
 def sign_flip_p(differences: np.ndarray) -> float:
     """Two-sided p-value of a paired permutation test that differences are as likely up as down, 1.0 where all are
-    zero. Exact for up to 13 samples that differ, else from 9,999 random flips."""
+    zero. Exact where all differences are of one size (McNemar's exact test) or at most 13 samples differ, else from
+    9,999 random flips."""
     moved = differences[differences != 0]
     if len(moved) < 2:
         return 1.0  # one sample that differs is as likely up as down
+    if (np.abs(moved) == np.abs(moved[0])).all():
+        ups = int((moved > 0).sum())
+        return float(min(1.0, 2 * binom.cdf(min(ups, len(moved) - ups), len(moved), 0.5)))
     test = permutation_test(
         (moved,),
         np.mean,

@@ -181,7 +181,7 @@ def test_sweep_and_report(cli, tmp_path: Path) -> None:
         for n in ("quality_tpf", "quality_columns", "tasks", "tasks_tpf", "commit_order_slowest", "commit_order_fast")
         for ext in ("svg", "png")
     }
-    assert names == plots | {"report.md", "summary.csv", "tasks.csv"}
+    assert names == plots | {"report.html", "report.md", "summary.csv", "tasks.csv"}
     text = (tmp_path / "page" / "report.md").read_text()
     assert "quality_columns.png" in text
     assert text.count("| fixed k=1 cache=") == 4 and text.count("| credit tau=0.9 cache=") == 4

@@ -1,0 +1,308 @@
+"""The page of a report: what it is made from, what it says, and that it holds in a browser."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from conftest import SMALL
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from parallelbench.analyze.compare import compare
+from parallelbench.curves import run_names
+from parallelbench.metrics import ALL, aggregate
+from parallelbench.page import write_page
+from parallelbench.paired import pair
+from parallelbench.record import Record, Run, readable_runs
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
+HOSTILE = (
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "<!-- <script> --> ]]> &lt;b&gt; \" ' ` \\ ${window.hacked = 1}",
+    "line\u2028paragraph\u2029end\ud800 javascript:window.hacked=1",
+)
+
+
+def make_run(name: str, knob: object, cache: str, tasks: list[str], num: int, *, seed: int, model: str = "tiny") -> Run:
+    """A finished run with made-up numbers: the harder a task, the fewer answers are right, some by half."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for place, task in enumerate(tasks):
+        for i in range(num):
+            score = float(rng.random() < 0.9 - 0.5 * place / len(tasks))
+            score = rng.choice([0.0, 0.3, 0.7, 1.0]) if task == "text/graded" else score
+            nfe = int(rng.integers(1, 12))
+            committed = rng.integers(0, nfe, 32).tolist()
+            text = HOSTILE[i % len(HOSTILE)] if i < 8 else f"answer {i} " * 5
+            scores = {"score": float(score), "score_strict": float(score == 1)}
+            numbers = {"num_tokens": int(rng.integers(4, 30)), "nfe": nfe, "queried": 40 * nfe}
+            timing = {"latency_s": float(rng.uniform(0.1, 0.2)), "batch_size": 8, "batch": f"{task}/{i // 8}"}
+            asked = {"prompt": f"{text}?", "prompt_sha": str(i), "data": {}, "target": text}
+            records.append(
+                Record(
+                    id=f"{task}/{i:03}",
+                    task=task,
+                    task_version="1",
+                    completion=f"{text} of {name}",
+                    token_ids=[],
+                    scores=scores,
+                    committed_at=committed,
+                    stopped_by="eos",
+                    **asked,
+                    **numbers,
+                    **timing,
+                )
+            )
+    choices = {"model": "tiny", "decoder": name, "cache": cache, "stop": "strict_eos", "suite": "default"}
+    info = {"schema": 1, "status": "done", "config_hash": "0", "choices": choices, "model": model, "device": "cpu"}
+    config = {
+        "decoder": {"_target_": "decoders.Decoder", "rule": {"_target_": "decoders.Threshold", "tau": knob}},
+        "suite": {"_target_": "parallelbench.tasks.Suite"},
+        "batch_size": 8,
+    }
+    return Run(Path(f"runs/{name}-{cache}-{knob}"), config, info, records)
+
+
+def page_of(runs: list[Run], folder: Path) -> Path:
+    by_records = {id(run.records): aggregate(run.records) for run in runs}
+    metrics = {name: by_records[id(run.records)] for name, run in zip(run_names(runs), runs, strict=True)}
+    write_page(runs, metrics, folder, lambda run: f"python -m parallelbench run # {run.folder}")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        yield chromium
+        chromium.close()
+
+
+TASKS = ["easy/plain", "hard/plain", "text/graded"]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], Path]:
+    """Two decoders with three knobs each of a model with a hostile name, one with a cache, one over other samples."""
+    named = {"model": HOSTILE[0]}
+    grid = [(name, knob) for name in ("credit", "threshold") for knob in (0.5, 0.7, HOSTILE[1])]
+    runs = [make_run(*cell, "none", TASKS, 20, seed=i, **named) for i, cell in enumerate(grid)]
+    runs += [make_run("credit", 0.5, "dual", TASKS, 20, seed=7), make_run("credit", 0.6, "dual", TASKS, 10, seed=8)]
+    return runs, page_of(runs, tmp_path_factory.mktemp("few"))
+
+
+@pytest.fixture
+def opened(browser: Browser, few: tuple[list[Run], Path]) -> Iterator[tuple[Page, list[Run], list[str]]]:
+    """The page of the few runs, the runs, and all that it asked for or complained about."""
+    runs, path = few
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(20_000)
+    noise: list[str] = []
+    page.on("request", lambda request: noise.append(request.url))
+    page.on("console", lambda message: noise.append(message.text))
+    page.on("pageerror", lambda error: noise.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_selector("#compare-table tbody tr")
+    page.wait_for_selector("#chart-seconds svg")
+    assert noise == [path.as_uri()]
+    yield page, runs, noise
+    page.close()
+
+
+def cells(page: Page, table: str) -> list[list[str]]:
+    """The text of a table's body."""
+    return [row.locator("th, td").all_inner_texts() for row in page.locator(f"#{table} tbody tr").all()]
+
+
+def test_the_page_of_a_hundred_runs_opens_at_once_and_passes_axe(browser: Browser, tmp_path: Path) -> None:
+    tasks = [f"suite/task_{i}" for i in range(12)]
+    made = [make_run(f"decoder{i}", 0, "none", tasks, 50, seed=i) for i in range(5)]
+    named = [make_run(f"decoder{i % 5}", i // 5, "none", [], 0, seed=0) for i in range(100)]
+    runs = [replace(run, records=made[i % 5].records) for i, run in enumerate(named)]
+    path = page_of(runs, tmp_path)
+    assert path.stat().st_size < 10e6
+    for width in (1280, 400):
+        seconds = []
+        while not seconds or (min(seconds) >= 2 and len(seconds) < 5):  # the machine may be busy with other tests
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            began = time.perf_counter()
+            page.goto(path.as_uri())
+            page.wait_for_selector("#compare-table tbody tr")
+            page.wait_for_selector("#chart-seconds svg")
+            seconds.append(time.perf_counter() - began)
+        assert min(seconds) < 2
+        assert page.locator("#runs-table tbody tr").count() == 100
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})
+        assert not found.response["violations"], found.generate_report()
+        assert len(found.response["passes"]) > 10
+        page.close()
+
+
+def test_nothing_in_the_data_runs_and_all_of_it_is_text(opened: tuple[Page, list[Run], list[str]]) -> None:
+    page, _, noise = opened
+    assert page.inner_text("#title").startswith(f"{HOSTILE[0]} and tiny: 8 runs")
+    page.click("#differing summary")
+    shown = page.locator("#differing-list dd").all_text_contents()
+    for text in HOSTILE[:3]:
+        assert f"{text}?" in shown and text in shown and f"{text} of credit" in shown
+    assert any("line\u2028paragraph\u2029end" in text for text in shown)
+    page.locator("#chart-tpf svg [aria-roledescription=circle]").first.hover()
+    assert page.evaluate("typeof window.hacked") == "undefined" and len(noise) == 1
+    page.evaluate(  # what the policy is for: not even a script of the page's own making runs, nothing is fetched
+        """() => { window.refused = [];
+        document.addEventListener('securitypolicyviolation', (event) => refused.push(event.effectiveDirective));
+        const script = document.createElement('script'); script.textContent = 'window.hacked = 1';
+        document.body.append(script); document.body.setAttribute('onclick', 'window.hacked = 1'); document.body.click();
+        new Image().src = 'http://127.0.0.1:9/leak'; fetch('http://127.0.0.1:9/').catch(() => {}); }"""
+    )
+    page.wait_for_function("refused.length == 4")
+    assert set(page.evaluate("refused")) == {"script-src-elem", "script-src-attr", "img-src", "connect-src"}
+    assert page.evaluate("typeof window.hacked") == "undefined"
+
+
+def test_filters_act_on_chart_and_tables(opened: tuple[Page, list[Run], list[str]]) -> None:
+    page, runs, _ = opened
+    names = run_names(runs)
+    points = page.locator("#chart-tpf svg [aria-roledescription=circle]")
+    assert points.count() == len(cells(page, "runs-table")) == len(cells(page, "task-table")) == 8
+    page.get_by_label("threshold", exact=True).check()
+    page.wait_for_function("document.querySelectorAll('#chart-tpf svg [aria-roledescription=circle]').length == 3")
+    assert [row[0] for row in cells(page, "runs-table")] == [name for name in names if name.startswith("threshold")]
+    assert [row[0] for row in cells(page, "task-table")] == [name for name in names if name.startswith("threshold")]
+    assert all(row[0].startswith("threshold") for row in cells(page, "sweep-table"))
+    assert "3 of 8 runs" in page.inner_text("#shown")
+    page.get_by_label("dual", exact=True).check()
+    assert "No run fits" in page.inner_text("#cards") and not cells(page, "runs-table")
+    page.get_by_role("button", name="Show all runs").click()
+    page.wait_for_function("document.querySelectorAll('#runs-table tbody tr').length == 8")
+    page.get_by_label("tiny", exact=True).check()
+    assert len(cells(page, "runs-table")) == 2
+    page.get_by_label("tiny", exact=True).uncheck()
+    page.select_option("#task", "text/graded")
+    for row, run in zip(cells(page, "runs-table"), runs, strict=True):
+        metrics = aggregate(run.records)["text/graded"]
+        assert row[2] == str(metrics["score"].n)
+        shown = [float(number) for number in row[6].replace("[", "").replace("]", "").replace(",", "").split()]
+        assert shown == pytest.approx(
+            [getattr(metrics["tpf"], key) for key in ("value", "ci_low", "ci_high")], abs=0.0051
+        )
+
+
+def test_tables_sort_by_keyboard_and_commands_are_shown(opened: tuple[Page, list[Run], list[str]]) -> None:
+    page, runs, _ = opened
+    head = page.locator("#runs-table th button", has_text="TPF")
+    for direction, ascending in (("descending", False), ("ascending", True)):
+        head.focus()
+        page.keyboard.press("Enter")
+        values = [float(row[6].split()[0]) for row in cells(page, "runs-table")]
+        assert values == sorted(values, reverse=not ascending) and len(set(values)) > 3
+        assert page.locator(f"#runs-table th[aria-sort={direction}]").inner_text() == "TPF"
+    best = max(runs, key=lambda run: aggregate(run.records)[ALL]["score"].value)
+    page.get_by_role("button", name="Copy the command").first.click()
+    assert page.inner_text("#copied code") == f"python -m parallelbench run # {best.folder}"
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 1), (5, 2), (3, 6)])
+def test_the_paired_comparison_says_what_analyze_compare_says(
+    opened: tuple[Page, list[Run], list[str]], a: int, b: int
+) -> None:
+    page, runs, _ = opened
+    page.select_option("#run-a", str(a))
+    page.select_option("#run-b", str(b))
+    wanted = compare(pair([runs[a], runs[b]]))
+    page.wait_for_function(
+        "text => document.querySelector('#verdict').textContent.includes(text)",
+        arg=f"points [{wanted[ALL].difference.ci_low:+.1f}, {wanted[ALL].difference.ci_high:+.1f}]",
+    )
+    rows = {row[0]: row[1:] for row in cells(page, "compare-table")}
+    assert list(rows) == [*sorted(TASKS), ALL]
+    for task, row in wanted.items():
+        shown = [f"{v.value:{f}} [{v.ci_low:{f}}, {v.ci_high:{f}}]" for v, f in of_intervals(row)]
+        n, score_a, score_b, difference, p, better, worse, *ratios = rows[task]
+        assert [n, better, worse] == [str(row.n), str(row.better), str(row.worse)]
+        assert [score_a, score_b] == [f"{row.score_a:.1f}", f"{row.score_b:.1f}"]
+        assert [difference, *ratios] == shown
+        drawn = task in ("text/graded", ALL)  # random flips, where differences are not all of one size
+        assert float(p) == pytest.approx(row.p, abs=0.03 if drawn else 0, rel=0 if drawn else 0.05)
+
+
+def of_intervals(row) -> list[tuple]:
+    return [(row.difference, "+.1f"), (row.nfe_ratio, ".3f"), (row.tpf_ratio, ".3f")]
+
+
+def test_runs_over_other_samples_are_not_paired(opened: tuple[Page, list[Run], list[str]]) -> None:
+    page, _, _ = opened
+    page.select_option("#run-a", "0")
+    page.select_option("#run-b", "7")
+    page.wait_for_function("document.querySelector('#verdict').textContent.includes('other samples')")
+    assert not cells(page, "compare-table")
+
+
+@pytest.fixture
+def folder(cli, tmp_path: Path) -> Path:
+    """One run, and folders beside it that are none."""
+    cli("run", *SMALL, "out_dir=runs/good")
+    return tmp_path / "runs"
+
+
+def spoil(folder: Path, name: str, **changes: str | bytes | None) -> None:
+    """A copy of the good run in which files hold something else, None for nothing at all."""
+    (folder / name).mkdir()
+    files = {path.name: path.read_bytes() for path in (folder / "good").iterdir()}
+    for file, content in {**files, **{key.replace("_", "."): value for key, value in changes.items()}}.items():
+        if content is not None:
+            (folder / name / file).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def test_what_is_no_run_is_named_and_skipped(cli, folder: Path) -> None:
+    info = json.loads((folder / "good" / "run.json").read_text())
+    whole = (folder / "good" / "samples.jsonl").read_bytes()
+    spoil(folder, "binary", run_json=b"\xff\xfe\x00")
+    spoil(folder, "cut", samples_jsonl=whole[:-30])
+    spoil(folder, "foreign", run_json='{"name": "of another program"}')
+    spoil(folder, "half", run_json=(folder / "good" / "run.json").read_text()[:40])
+    spoil(folder, "keyless", run_json=json.dumps({key: info[key] for key in info if key != "choices"}))
+    spoil(folder, "listed", run_json="[1, 2]")
+    spoil(folder, "lost", run_json=None)
+    spoil(folder, "newer", run_json=json.dumps(info | {"schema": 2}))
+    spoil(folder, "unset", config_yaml="decoder: {}\n")
+    (folder / "folder" / "run.json").mkdir(parents=True)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    code, out, err = cli("report", "runs", "out_dir=page")
+    assert code == 0 and "1 runs" in out
+    lines = err.strip().splitlines()
+    wanted = {
+        "binary": "not valid JSON",
+        "cut": "is cut off",
+        "folder": "no config.yaml",
+        "foreign": "schema None",
+        "half": "not valid JSON",
+        "keyless": "nothing says its choices",
+        "listed": "holds no run",
+        "lost": "no run.json",
+        "newer": "has schema 2",
+        "unset": "nothing says its suite",
+    }
+    assert len(lines) == len(wanted)
+    for line, (name, why) in zip(lines, wanted.items(), strict=True):
+        assert line.startswith("skipped: ") and f"runs/{name}" in line and why in line
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_nothing_left_is_refused(cli, folder: Path) -> None:
+    (folder / "good" / "run.json").write_text("{}")
+    code, out, err = cli("report", "runs", "out_dir=page")
+    assert code == 2 and not out and err.startswith("error: runs/good holds no run of this package")
+    assert not Path("page").exists()
+    with pytest.raises(ValueError, match=r"nowhere holds no run"):
+        readable_runs([Path("nowhere")])
