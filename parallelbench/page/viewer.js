@@ -80,31 +80,32 @@
         button.type = "button";
         button.addEventListener("click", () => goTo(cell.at + 1));
         const item = make("li");
-        item.append(button, `column ${column + 1}, by forward ${cell.at + 1} ${beside ? `with ${plural(beside, "other")}` : "alone"}${sure}`);
+        const company = beside ? `with ${plural(beside, "other")}` : "alone";
+        item.append(button, `column ${column + 1}, by forward ${cell.at + 1} ${company}${sure}`);
         list.append(item);
       }
       return box;
     }
 
-    function draw(item, cell, column, frame) {
-      const wrong = isWrong(run, cell, column), masked = cell.token === null;
+    function draw(item, cell, column, frame, now) {
+      const event = now ? cell.event : "", wrong = isWrong(run, cell, column), masked = cell.token === null;
       const shown = cell.cut ? "" : masked ? text(cell.candidate) : text(cell.token);
-      const mark = { remasked: "\u21ba", edited: "\u270e", committed: "+" }[cell.event] ?? "";
-      const before = cell.times && cell.event !== "remasked" && cell.event !== "edited" ? "\u2022" : "";
-      item.className = ["tv-cell", column > run.length ? "tail" : "", cell.cut ? "cut" : level(cell.prob), masked ? "masked" : "", cell.event, wrong ? "wrong" : "",
-        column >= frame.window[0] && column < frame.window[1] ? "" : "outside"].filter(Boolean).join(" ");
+      const mark = { remasked: "\u21ba", edited: "\u270e", committed: "+" }[event] ?? "";
+      const before = cell.times && event !== "remasked" && event !== "edited" ? "\u2022" : "";
+      item.className = ["tv-cell", column > run.length ? "tail" : "", cell.cut ? "cut" : level(cell.prob),
+        masked ? "masked" : "", event, wrong ? "wrong" : "", column >= frame.window[0] && column < frame.window[1] ? "" : "outside"].filter(Boolean).join(" ");
       item.replaceChildren(make("span", "tv-mark", `${mark}${before}${wrong ? "\u2717" : ""}`), make("span", "tv-text", shown),
         make("span", "tv-order", masked ? "" : `${cell.at + 1}`));
       const sure = cell.prob === null ? "" : `, confidence ${percent(cell.prob)}`;
       item.title = [`column ${column + 1}: `, cell.cut ? "cut off" : masked ? `masked${shown && `, likeliest ${shown}`}${sure}` :
-        `${shown}, forward ${cell.at + 1}${sure}`, cell.old !== null && cell.event ? `; ${cell.event}, was ${text(cell.old)}` : "",
+        `${shown}, forward ${cell.at + 1}${sure}`, cell.old !== null && event ? `; ${event}, was ${text(cell.old)}` : "",
         cell.times ? `; masked again or edited ${plural(cell.times, "time")}` : "",
         wrong ? `; the reference has ${text(run.expected[column])}` : ""].join("");
     }
 
     return { root, forwards: run.nfe, show(n) {
       const frame = frames.findLast(({ forward }) => forward < n);
-      frame.cells.forEach((cell, column) => draw(places[column], cell, column, frame));
+      frame.cells.forEach((cell, column) => draw(places[column], cell, column, frame, frame.forward === n - 1));
       const number = (event) => frame.cells.filter((cell) => cell.event === event).length;
       const did = [["committed", "committed"], ["remasked", "masked again"], ["edited", "edited"]]
         .filter(([event]) => number(event)).map(([event, words]) => `${number(event)} ${words}`).join(", ");
