@@ -132,14 +132,15 @@ def _canvas(trace: Trace, frame: Frame, right: list[int] | None, record: Record)
 
 
 def _mistakes(trace: Trace, frame: Frame, right: list[int] | None, record: Record) -> Iterator[str]:
+    verdict = f"The answer is {'not fully right' if record.scores['score'] else 'wrong'}"
     if record.scores["score"] == 1:
         yield "The answer is right."
     elif right is None:
         lengths = f"{len(record.token_ids)} tokens, the reference {len(trace.reference)}"
-        yield f"The answer is wrong. It has {lengths}: columns cannot be compared."
+        yield f"{verdict}. It has {lengths}: columns cannot be compared."
     else:
         wrong = [column for column, token in enumerate(frame.tokens) if _is_wrong(token, column, right)]
-        yield f"The answer is wrong; tokens not as in the reference: {len(wrong)}"
+        yield f"{verdict}; tokens not as in the reference: {len(wrong)}"
         for column in wrong:
             at, prob = frame.committed_at[column], frame.probs[column]
             others = frame.committed_at[: len(right)].count(at) - 1

@@ -65,14 +65,14 @@
     });
 
     function outcome() {
-      const list = make("ul", "tv-mistakes"), wrong = last.map((cell, c) => [cell, c]).filter(([cell, c]) => isWrong(run, cell, c));
+      const list = make("ul", "tv-mistakes"), verdict = `\u2717 The answer is ${run.score ? "not fully right" : "wrong"}`;
+      const wrong = last.map((cell, column) => [cell, column]).filter(([cell, column]) => isWrong(run, cell, column));
       if (run.score === 1) return make("p", "tv-result", "\u2713 The answer is right.");
       if (run.expected === null)
-        return make("p", "tv-result", `\u2717 The answer is wrong. It has ${plural(run.length, "token")}, the reference ` +
+        return make("p", "tv-result", `${verdict}. It has ${plural(run.length, "token")}, the reference ` +
           `${run.reference_length}: columns cannot be compared.`);
       const box = make("div", "tv-result");
-      box.append(make("p", "", wrong.length ? `\u2717 ${plural(wrong.length, "token")} not as in the reference:` :
-        "\u2717 The answer's tokens are the reference's, but its score is below 1."), list);
+      box.append(make("p", "", `${verdict}; tokens not as in the reference: ${wrong.length}`), list);
       for (const [cell, column] of wrong) {
         const beside = last.slice(0, run.length).filter((other) => other.at === cell.at).length - 1;
         const sure = cell.prob === null ? "" : `, confidence ${percent(cell.prob)}`;
@@ -92,8 +92,9 @@
       const shown = cell.cut ? "" : masked ? text(cell.candidate) : text(cell.token);
       const mark = { remasked: "\u21ba", edited: "\u270e", committed: "+" }[event] ?? "";
       const before = cell.times && event !== "remasked" && event !== "edited" ? "\u2022" : "";
-      item.className = ["tv-cell", column > run.length ? "tail" : "", cell.cut ? "cut" : level(cell.prob),
-        masked ? "masked" : "", event, wrong ? "wrong" : "", column >= frame.window[0] && column < frame.window[1] ? "" : "outside"].filter(Boolean).join(" ");
+      const kinds = { tail: column > run.length, masked, wrong, outside: column < frame.window[0] || column >= frame.window[1] };
+      const names = Object.keys(kinds).filter((kind) => kinds[kind]);
+      item.className = ["tv-cell", cell.cut ? "cut" : level(cell.prob), event, ...names].join(" ");
       item.replaceChildren(make("span", "tv-mark", `${mark}${before}${wrong ? "\u2717" : ""}`), make("span", "tv-text", shown),
         make("span", "tv-order", masked ? "" : `${cell.at + 1}`));
       const sure = cell.prob === null ? "" : `, confidence ${percent(cell.prob)}`;
