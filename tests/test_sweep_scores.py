@@ -175,8 +175,10 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
     ]
     choices = {"model": "m", "decoder": "threshold", "cache": "none", "stop": "never", "suite": "mine"}
     rule = {"_target_": "decoders.Threshold", "tau": tau}
-    config = {"decoder": {"_target_": "decoders.Decoder", "rule": rule}, "suite": {"_target_": changed["suite"]}}
+    decoder = {"_target_": "decoders.Decoder", "rule": rule}
+    config = {"decoder": decoder, "suite": {"_target_": changed["suite"]}, "batch_size": 1}
     info = {"schema": 1, "status": changed.get("status", "done"), "choices": choices, "model": "m"}
+    info |= {"device": "cpu", "config_hash": "0"}
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "run.json").write_text(json.dumps(info))

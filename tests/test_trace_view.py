@@ -436,7 +436,7 @@ def test_the_page_replays_what_was_saved(browser: Browser, made: Path, tmp_path:
                 assert ("remasked" in marks, "edited" in marks) == (column in frame.remasked, column in frame.edited)
                 assert ("wrong" in marks) == (token is not None and column < len(right) and token != right[column])
         result = page.locator(".tv-panel").nth(place).locator(".tv-result").inner_text()
-        assert ("right" in result) == (record.scores["score"] == 1)
+        assert ("is right" in result) == (record.scores["score"] == 1)
     assert page.get_attribute("#tv0-forward", "max") == str(last)
     assert len(noise) == 1
 

@@ -44,7 +44,10 @@ def write_page(
     viewer = find_spec("parallelbench.page.viewer") and import_module("parallelbench.page.viewer")
     traces = viewer.viewer_data(runs) if viewer else None
     parts = ["page"] if traces is None else ["viewer", "page"]
-    scripts = [vl_convert.javascript_bundle(), *((HERE / f"{part}.js").read_text() for part in parts)]
+    scripts = [
+        vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        *((HERE / f"{part}.js").read_text() for part in parts),
+    ]
     page = Template((HERE / "page.html").read_text()).substitute(
         policy=_policy(scripts),
         style="".join((HERE / f"{part}.css").read_text() for part in parts),
@@ -106,7 +109,7 @@ def page_data(
 
 
 def _cells(row: Mapping[str, Value]) -> dict[str, object]:
-    return {"n": row["score"].n} | {name: _numbers(row[name]) for name in METRICS}
+    return {"n": row["score"].n, **{name: _numbers(row[name]) for name in METRICS}}
 
 
 def _numbers(value: Value) -> list[float | None]:

@@ -6,6 +6,7 @@
   const data = read("data");
   const { runs, sets } = data;
   const ALL = "all", INK = "#1b2430", GREY = "#8a94a0";
+  const SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"];
   const COLOURS = ["#0b5a7d", "#c2571a", "#4f7d2c", "#8b3a86", "#a8842c", "#2f8f83", "#b03a48", "#5b5fc7"];
 
   function make(tag, attributes = {}, ...children) {
@@ -15,6 +16,7 @@
     return element;
   }
   const unique = (values) => [...new Set(values)];
+  const capital = (text) => text[0].toUpperCase() + text.slice(1);
   const fixed = (digits, scale = 1) => (value) => (value === null ? "\u2013" : (scale * value).toFixed(digits));
   const percent = fixed(1, 100);
 
@@ -32,7 +34,7 @@
     make("span", {}, show(value) + " ", make("span", { class: "interval" }, `[${show(low)}, ${show(high)}]`));
   const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_])/).flatMap((part) => [part, make("wbr")]));
   const metricCell = ([value, low, high], show, interval) =>
-    interval ? withInterval([value, low, high], show) : show(value);
+    interval && low !== high ? withInterval([value, low, high], show) : show(value); // one batch has no interval
 
   // ---- Tables: columns are {head, title, value(row), cell(row), text}; the first one names its row
 
@@ -69,8 +71,7 @@
       box.addEventListener("change", () => { chosen[key][box.checked ? "add" : "delete"](value); update(); });
       return make("label", {}, box, value);
     });
-    const title = key[0].toUpperCase() + key.slice(1);
-    if (values.length > 1) $("choices").append(make("fieldset", {}, make("legend", {}, title), make("div", { class: "chips" }, ...chips)));
+    if (values.length > 1) $("choices").append(make("fieldset", {}, make("legend", {}, capital(key)), make("div", { class: "chips" }, ...chips)));
   }
   $("task").addEventListener("change", () => update());
   $("loss").addEventListener("input", () => update());
@@ -114,7 +115,7 @@
   async function draw(id, rows, speed, title) {
     const { key, names, others } = series(rows), onFront = front(rows, speed);
     const values = rows.filter((row) => row[speed][0] > 0).map((row) => ({
-      run: row.run.name, curve: row.run.curve, front: onFront.has(row),
+      run: row.run.name, curve: row.run.curve, cache: row.run.cache, front: onFront.has(row),
       series: names.includes(row.run[key]) ? row.run[key] : "others",
       tpf: row.tpf[0], x: row[speed][0], x1: row[speed][1] || row[speed][0], x2: row[speed][2],
       y: 100 * row.score[0], y1: 100 * row.score[1], y2: 100 * row.score[2],
@@ -123,6 +124,9 @@
       "measured on": measuredOn(row.run),
     }));
     const shownNames = names.filter((name) => values.some((v) => v.series === name));
+    const caches = unique(runs.map((run) => run.cache));
+    const byShape = key === "decoder" && caches.length > 1 && caches.length <= SHAPES.length;
+    const shape = byShape ? { shape: { field: "cache", type: "nominal", title: "cache", scale: { domain: caches, range: SHAPES } } } : {};
     const domain = others ? [...shownNames, "others"] : shownNames;
     const range = shownNames.map((name) => COLOURS[names.indexOf(name)]).concat(others ? [GREY] : []);
     const x = { field: "x", type: "quantitative", title, scale: { type: "log", base: speed === "tpf" ? 2 : 10, nice: false, padding: 12 }, axis: { format: speed === "tpf" ? "~g" : "~s", tickCount: 6 } };
@@ -140,12 +144,12 @@
         { mark: { type: "rule", opacity: 0.35 }, encoding: { color: colour, x: { ...x, field: "x1" }, x2: { field: "x2" } } },
         { mark: { type: "rule", opacity: 0.35 }, encoding: { color: colour, y: { ...y, field: "y1" }, y2: { field: "y2" } } },
         { transform: isFront, mark: { type: "line", interpolate: "step-before", strokeWidth: 1.5, color: INK, tooltip: false }, encoding: { order: { field: "x" } } },
-        { transform: isFront, mark: { type: "point", size: 170, color: INK, strokeWidth: 1.5 } },
-        { mark: { type: "circle", size: 70, opacity: 1 }, encoding: { color: colour, tooltip } },
+        { transform: isFront, mark: { type: "point", size: 170, color: INK, strokeWidth: 1.5, aria: false } },
+        { mark: { type: "point", filled: true, size: 70, opacity: 1 }, encoding: { color: colour, tooltip, ...shape } },
       ],
       config: {
         font: "system-ui, sans-serif", axis: { labelColor: INK, titleColor: INK, gridColor: "#e6e9ed", labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 },
-        legend: { orient: "bottom", columns: 4, labelColor: INK, titleColor: INK, labelFontSize: 12, titleFontSize: 12, symbolOpacity: 1, symbolType: "circle" }, view: { stroke: null },
+        legend: { orient: "bottom", columns: 4, labelColor: INK, titleColor: INK, labelFontSize: 12, titleFontSize: 12, symbolOpacity: 1 }, view: { stroke: null },
       },
     };
     charts.get(id)?.finalize();
@@ -172,11 +176,11 @@
 
   // ---- What depends on the filters
 
-  function card(title, row, note) {
+  function card(title, row) {
     const { run } = row;
     return make("div", { class: "card" }, make("h3", {}, title), make("strong", {}, run.name),
       make("div", {}, `${percent(row.score[0])} % at ${fixed(2)(row.tpf[0])} TPF, ${fixed(0)(row.tokens_per_s[0])} tokens/s`),
-      make("div", { class: "muted" }, note ?? `${fixed(1)(row.nfe[0])} forwards per sample, ${measuredOn(run)}`), copyButton(run));
+      make("div", { class: "muted" }, `${fixed(1)(row.nfe[0])} forwards per sample, ${measuredOn(run)}`), copyButton(run));
   }
 
   function update() {
@@ -188,11 +192,12 @@
     const good = rows.filter((row) => 100 * (best.score[0] - row.score[0]) <= bound + 1e-9);
     const most = (speed) => good.reduce((a, b) => (b[speed][0] > a[speed][0] ? b : a), good[0]);
     const near = `at most ${bound} point${bound === 1 ? "" : "s"}`;
-    $("cards").replaceChildren(...(rows.length ? [
-      card("Best score", best),
-      card(`Most tokens per forward, ${near} below`, most("tpf")),
-      card(`Most tokens per second, ${near} below`, most("tokens_per_s")),
-    ] : [make("p", {}, "No run fits these filters.")]));
+    const answers = new Map([[best, ["Best score"]]]);
+    for (const [speed, title] of [["tpf", "most tokens per forward"], ["tokens_per_s", "most tokens per second"]]) {
+      answers.set(most(speed), [...(answers.get(most(speed)) ?? []), `${title}, ${near} below`]);
+    }
+    $("cards").replaceChildren(...(rows.length ? [...answers].map(([row, titles]) => card(capital(titles.join("; ")), row))
+      : [make("p", {}, "No run fits these filters.")]));
 
     $("mixed").textContent = unique(rows.map((row) => measuredOn(row.run))).length > 1
       ? "; these runs were measured on different devices, batch sizes or beside others, so their seconds do not compare" : "";
@@ -202,6 +207,7 @@
     const onFront = front(rows, "tpf");
     const name = { head: "run", value: (row) => row.run.name, cell: (row) => onFront.has(row)
       ? make("span", {}, make("span", { class: "dot", role: "img", "aria-label": "on the Pareto front" }), row.run.name) : row.run.name };
+    const strict = runs.some((run) => Object.values(run.tasks).some((row) => row.score[0] !== row.score_strict[0]));
     const memory = runs.some((run) => run.peak_memory);
     $("memory-note").hidden = !memory;
     $("runs-title").textContent = `Runs, ${where}`;
@@ -209,10 +215,10 @@
       name,
       { head: "command", text: true, cell: (row) => copyButton(row.run, "copy") },
       { head: "n", title: "Samples", value: (row) => row.n, cell: (row) => String(row.n) },
-      ...Object.entries(METRICS).map(([key, [head, show, interval, title]]) => (
+      ...Object.entries(METRICS).filter(([key]) => key !== "score_strict" || strict).map(([key, [head, show, interval, title]]) => (
         { head, title, value: (row) => row[key][0], cell: (row) => metricCell(row[key], show, interval) })),
       ...(memory ? [{ head: "peak MB", title: "Peak memory", value: (row) => row.run.peak_memory?.bytes ?? -1,
-        cell: (row) => (row.run.peak_memory ? `${Math.round(row.run.peak_memory.bytes / 1e6)} (${row.run.peak_memory.of})` : "\u2013") }] : []),
+        cell: (row) => (row.run.peak_memory ? make("span", { title: row.run.peak_memory.of }, fixed(0, 1e-6)(row.run.peak_memory.bytes)) : "\u2013") }] : []),
       { head: "measured on", text: true, value: (row) => row.run.device,
         cell: (row) => `${row.run.device}${row.run.processes > 1 ? `, ${row.run.processes} processes` : ""}` },
       { head: "batch", title: "Batch size", value: (row) => row.run.batch_size, cell: (row) => String(row.run.batch_size) },
@@ -328,7 +334,9 @@
   const shortP = (p) => (p < 1e-4 ? p.toExponential(1) : p.toPrecision(2));
   const number = (key, head, show, title) => ({ head, title, value: (row) => row[key], cell: (row) => show(row[key]) });
   const range = (key, head, show, title) => ({ head, title, value: (row) => row[key][0], cell: (row) => withInterval(row[key], show) });
+  let asked = 0; // only the last choice is shown
   async function showPair() {
+    const turn = ++asked;
     const a = runs[$("run-a").value], b = runs[$("run-b").value];
     $("compare-table").replaceChildren();
     $("differing").hidden = true;
@@ -337,9 +345,10 @@
       return;
     }
     const rows = await compare(a, b), all = rows.at(-1);
+    if (turn !== asked) return;
     const [difference, low, high] = all.difference.map(signed(1));
-    $("verdict").textContent = `B scores ${difference} points [${low}, ${high}] against A over ${all.n} samples `
-      + `(p = ${shortP(all.p)}), with ${all.nfe[0].toFixed(3)} times its forwards.`;
+    $("verdict").textContent = `B \u2212 A: ${difference} points [${low}, ${high}] over ${all.n} samples, `
+      + `p = ${shortP(all.p)}; B takes ${all.nfe[0].toFixed(3)} times the forwards of A.`;
     fill("compare-table", [
       { head: "task", value: (row) => row.task, cell: (row) => breakable(row.task) },
       number("n", "n", String, "Samples"), number("a", "A %", fixed(1)), number("b", "B %", fixed(1)),
@@ -348,13 +357,13 @@
       number("better", "better", String, "Samples on which B scores more"), number("worse", "worse", String, "Samples on which B scores less"),
       range("nfe", "NFE B/A", fixed(3)), range("tpf", "TPF B/A", fixed(3)),
     ], rows, (row) => (row.task === ALL ? "total" : ""));
-    await showDiffering(a, b);
+    if (sets[a.set].questions) await showDiffering(a, b, () => turn === asked);
   }
 
-  async function showDiffering(a, b) {
-    const asked = sets[a.set].questions;
-    if (!asked || !a.texts || !b.texts) return;
-    const [A, B, questions, textA, textB] = await Promise.all([a.samples, b.samples, asked, a.texts, b.texts].map(json));
+  async function showDiffering(a, b, isWanted) {
+    const packed = [a.samples, b.samples, sets[a.set].questions, a.texts, b.texts];
+    const [A, B, questions, textA, textB] = await Promise.all(packed.map(json));
+    if (!isWanted()) return;
     const differing = questions.map((q, i) => i).filter((i) => A.score[i] !== B.score[i]);
     const first = [...differing.filter((i) => B.score[i] < A.score[i]), ...differing.filter((i) => B.score[i] > A.score[i])].slice(0, 50);
     $("differing").hidden = !first.length;
@@ -373,7 +382,8 @@
   $("title").textContent = `${models.join(" and ")}: ${runs.length} run${runs.length > 1 ? "s" : ""}`;
   document.title = $("title").textContent;
   $("about").textContent = `Suite ${unique(runs.map((run) => run.suite)).join(", ")}; ${data.tasks.length} tasks, `
-    + `${unique(runs.map((run) => run.tasks[ALL].n)).join(" or ")} samples per run; measured on ${unique(runs.map(measuredOn)).join("; ")}.`;
+    + `${unique(runs.map((run) => run.tasks[ALL].n)).join(" or ")} samples per run; measured on ${unique(runs.map(measuredOn)).join("; ")}.`
+    + (sets.length > 1 ? " The runs decoded different samples; only those over the same ones can be compared in pairs." : "");
   $("compare-legend").textContent = data.legend.compare;
   $("sweeps-legend").textContent = data.legend.sweeps;
   for (const id of ["run-a", "run-b"]) {
