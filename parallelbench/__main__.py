@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
-from parallelbench import leaderboard, recommend
+from parallelbench import leaderboard, recommend, trace
 from parallelbench.analyze import ANALYSES, analysis
 from parallelbench.compose import (
     CONF,
@@ -50,6 +50,7 @@ USAGE = "\n".join(
         "score DIR ... [grammar=NAME]   score stored completions again, without a model, by another grammar checker",
         "recommend DIR ... [max_loss=1.0] [reference=NAME]   the fastest configuration that loses at most a point",
         "leaderboard DIR ... [csv=FILE] [leaderboard=FILE]   runs of several machines and published tables, ranked",
+        "trace RUN [SAMPLE] [other=RUN] one sample forward by forward, of two runs beside each other; needs traces=N",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "lm_eval ARGUMENTS ...          lm-evaluation-harness with the model dllm, whose --model_args are those of run",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
@@ -65,6 +66,7 @@ def main() -> None:
         "score": score,
         "recommend": lambda arguments: print(recommend.main(arguments)),
         "leaderboard": lambda arguments: print(leaderboard.main(arguments)),
+        "trace": trace.main,
         "analyze": analyze,
         "lm_eval": lm_eval,
         "list": show_choices,
@@ -209,6 +211,7 @@ def show_choices(arguments: Sequence[str]) -> None:
         ("batch_size=16", "samples decoded together"),
         ("gen_length=32", "columns to fill, a multiple of block_length"),
         ("block_length=32", "columns decoded before the next block opens"),
+        ("traces=2", "samples per task whose steps are saved, for `trace` and the page of a report"),
         ("out_dir=DIR", "where the run is written"),
         ("suite.grammar=harper", f"{', '.join(BACKENDS)} or a LanguageTool server's URL (suites with text tasks)"),
     ):

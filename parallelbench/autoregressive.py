@@ -23,6 +23,7 @@ from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM
 from dllm.recurrent import RecurrentLM
 from parallelbench.generate import Generator, Request, describe_model, fingerprint, fitting_prompt_len
+from parallelbench.steps import Step, commit_steps
 
 Loop = Callable[[Any, Sequence[Sequence[int]], Sequence[int]], list[DecodedRow]]
 """Model, prompts and each one's budget of tokens to decoded rows."""
@@ -115,6 +116,10 @@ class CausalGenerator:
 
     def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
         return self._decode(batch, [request.gen_len for request in batch])
+
+    def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
+        """Steps without probabilities and candidates, which these loops do not show."""
+        return [(generation, commit_steps(generation, self.model.eos_ids[0])) for generation in self(batch)]
 
     def describe(self) -> dict[str, object]:
         return describe_model(self.model)

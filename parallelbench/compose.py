@@ -193,7 +193,7 @@ def build_part(config: Mapping[str, Any]) -> Any:
 
 def build_generator(config: DictConfig) -> Generator:
     """The generator that a config describes. Raises ValueError, or Hydra's errors, for what is wrong with it."""
-    for key in ("limit", "seed", "batch_size", "gen_length", "block_length"):
+    for key in ("limit", "seed", "batch_size", "gen_length", "block_length", "traces"):
         optional = key.endswith("_length")  # null: each sample's own budget, the whole response
         if not isinstance(config[key], int) and not (optional and config[key] is None):
             raise ValueError(f"{key}={config[key]} is not a whole number")
@@ -220,6 +220,7 @@ def _build(config: DictConfig) -> Job:
         gen_len=config.gen_length,
         config=settings,
         choices=_choices(),
+        traces=config.traces,
     )
 
 
@@ -245,6 +246,7 @@ def _folder(config: DictConfig) -> Path:
 
 
 def _resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
-    """All that tells one run from another: not where its numbers go."""
+    """All that tells one run from another: not where its numbers go, nor how many of its samples are traced, which may
+    be asked of a run that is there already."""
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
-    return {key: value for key, value in resolved.items() if key != "sink"}
+    return {key: value for key, value in resolved.items() if key not in ("sink", "traces")}

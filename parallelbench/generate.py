@@ -12,12 +12,13 @@ import torch
 
 from decoders import Decoder, Generation, StopRule, decode
 from decoders.generate import LanguageModel, describe, encode
-from decoders.loop import check_parts
+from decoders.loop import OnStep, check_parts
 from decoders.state import check_lengths
 from decoders.types import Shape
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
+from parallelbench.steps import Step, StepRecorder
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -47,6 +48,18 @@ class Generator(Protocol):
 
     def fingerprint(self) -> str:
         """Tells one set of weights from another."""
+        ...
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A generator that can also tell what each forward did."""
+
+    @property
+    def model(self) -> LanguageModel: ...
+
+    def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
+        """The generations of a call, each with its steps."""
         ...
 
 
@@ -104,6 +117,10 @@ class DiffusionGenerator:
     def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
         return self._decode(batch, max_steps=None)
 
+    def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
+        recorder = StepRecorder(len(batch))
+        return list(zip(self._decode(batch, max_steps=None, on_step=recorder), recorder.rows, strict=True))
+
     def describe(self) -> dict[str, object]:
         return describe_model(self.model)
 
@@ -113,7 +130,9 @@ class DiffusionGenerator:
     def _block_len(self, batch: Sequence[Request]) -> int:
         return max(request.gen_len for request in batch) if self.block_len is None else self.block_len
 
-    def _decode(self, batch: Sequence[Request], max_steps: int | None) -> Sequence[Generation]:
+    def _decode(
+        self, batch: Sequence[Request], max_steps: int | None, on_step: OnStep | None = None
+    ) -> Sequence[Generation]:
         rows = decode(
             self.model,
             [encode(self.model, request.messages, i) for i, request in enumerate(batch)],
@@ -124,6 +143,7 @@ class DiffusionGenerator:
             stop=self.stop,
             seed=self.seed,
             max_steps=max_steps,
+            on_step=on_step,
             device=self.model.device,
         )
         return list(describe(self.model, rows))

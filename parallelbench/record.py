@@ -86,7 +86,7 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
         if folder.exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no {CONFIG}; choose another out_dir")
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False))
+        replace_file(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False))
         return []
     written = _read_yaml(folder / CONFIG)
     if config_hash(written) != config_hash(config):
@@ -159,12 +159,12 @@ def append_records(folder: Path, records: Sequence[Record], shard: int | None = 
 
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:
     """Rewrites run.json atomically."""
-    _replace(folder / RUN, json.dumps(info, indent=2) + "\n")
+    replace_file(folder / RUN, json.dumps(info, indent=2) + "\n")
 
 
 def rewrite_records(folder: Path, records: Sequence[Record]) -> None:
     """Rewrites samples.jsonl atomically with all records of the run; then the shards may go."""
-    _replace(folder / SAMPLES, "".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in records))
+    replace_file(folder / SAMPLES, "".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in records))
     for shard in _shards(folder):
         shard.unlink()
 
@@ -309,7 +309,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
+    """Writes a file by an atomic rename, once it is on disk."""
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "w") as file:
         file.write(text)

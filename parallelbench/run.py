@@ -1,6 +1,7 @@
 """One run: decode every sample of the tasks, score it, and write it down as it comes."""
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from decoders import Generation
-from parallelbench.generate import Generator, Request, timed_batches, watch_memory
+from parallelbench.generate import Generator, Request, Traceable, timed_batches, watch_memory
 from parallelbench.metrics import aggregate
 from parallelbench.processes import ALONE, Processes
 from parallelbench.record import (
@@ -28,13 +29,15 @@ from parallelbench.record import (
     rewrite_records,
     write_info,
 )
+from parallelbench.steps import Trace, append_traces, is_of, make_trace, merge_traces
 from parallelbench.tasks import Sample, Task
+from parallelbench.tasks.base import ManyAnswers
 
 
 @dataclass(frozen=True)
 class Job:
     """A checked run, ready to start: nothing has been written or decoded yet. gen_len: tokens to decode, None for each
-    sample's own budget. choices: names for reports, by config group."""
+    sample's own budget. choices: names for reports, by config group. traced: ids of the samples to be traced."""
 
     generator: Generator
     tasks: Sequence[Task]
@@ -43,6 +46,7 @@ class Job:
     choices: Mapping[str, str]
     folder: Path
     gen_len: int | None = None
+    traced: Set[str] = frozenset()
 
     def request(self, sample: Sample) -> Request:
         return _request(sample, self.gen_len)
@@ -58,18 +62,26 @@ def prepare(
     gen_len: int | None,
     config: Mapping[str, Any],
     choices: Mapping[str, str],
+    traces: int = 0,
 ) -> Job:
-    """Draws the samples and sorts them into batches, by task and then by prompt length.
+    """Draws the samples and sorts them into batches, by task and then by prompt length. traces: how many samples of a
+    task to save the steps of, its first ones.
 
-    Raises ValueError for sizes below 1, a benchmark seed out of range or an empty prompt.
+    Raises ValueError for sizes below 1, a benchmark seed out of range, an empty prompt or steps that nobody tells.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}; give at least 1")
-    batches = []
+    if traces < 0:
+        raise ValueError(f"traces={traces}; give 0 or more samples per task")
+    if traces and not isinstance(generator, Traceable):
+        raise ValueError(f"traces={traces}, but the loop of this decoder does not tell its steps; use traces=0")
+    batches, traced = [], set()
     for task in tasks:
-        samples = sorted(task.samples(limit, seed), key=lambda s: generator.prompt_len(_request(s, gen_len)))
+        samples = task.samples(limit, seed)
+        traced |= {sample.id for sample in samples[:traces]}
+        samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
-    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len)
+    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len, traced)
 
 
 def _request(sample: Sample, gen_len: int | None) -> Request:
@@ -132,6 +144,8 @@ def execute(
         processes.everywhere(lambda: _decode_share(job, known, processes, show))
         processes.in_main(lambda: _complete(job, peak() if _missing(job, known) else None))
         show(total)
+    if job.traced:
+        _save_traces(job, processes, hidden)
     return read_run(job.folder)
 
 
@@ -146,8 +160,48 @@ def _decode_share(job: Job, known: Set[str], processes: Processes, show: Callabl
         append_records(job.folder, records, processes.shard)
         if processes.is_main:
             show(count_records(job.folder))
-        if processes.is_orphan:  # else it would write beside the run that resumes this one
-            raise SystemExit("error: the launcher was killed; repeat the command to resume")
+        _leave_if_orphan(processes)
+
+
+def _save_traces(job: Job, processes: Processes, hidden: bool) -> None:
+    """Decodes the samples to be traced once more, outside all timing, and saves what each forward did.
+
+    On their own first, which costs least. Where numbers depend on the batch after all, with the batch of their record.
+    """
+    known = processes.in_main(lambda: merge_traces(job.folder))
+    todo = [[s for s in batch if s.id in job.traced and s.id not in known] for batch in job.batches]
+    mine = processes.share([(part, batch) for part, batch in zip(todo, job.batches, strict=True) if part])
+
+    def save() -> None:
+        records = {record.id: record for record in read_run(job.folder).records} if mine else {}
+        for part, batch in tqdm(mine, desc="traces", unit="batch", disable=hidden or not mine):
+            traces = {t.id: t for t in _traces(job, part) if is_of(t, records[t.id])}
+            if len(traces) < len(part):
+                traces |= {t.id: t for t in _traces(job, batch) if is_of(t, records[t.id])}
+            append_traces(job.folder, [traces[s.id] for s in part if s.id in traces], processes.shard)
+            for sample in part:
+                if sample.id not in traces:
+                    print(f"{sample.id}: decoded again it differs from its record, so no trace", file=sys.stderr)
+            _leave_if_orphan(processes)
+
+    processes.everywhere(save)
+    processes.in_main(lambda: merge_traces(job.folder))
+
+
+def _traces(job: Job, samples: Sequence[Sample]) -> list[Trace]:
+    assert isinstance(job.generator, Traceable), "prepare has refused others"
+    tasks, traces = {task.name: task for task in job.tasks}, []
+    steps_of = job.generator.traced([job.request(sample) for sample in samples])
+    for sample, (generation, steps) in zip(samples, steps_of, strict=True):
+        task = tasks[sample.task]
+        right = task.nearest(sample, generation.text) if isinstance(task, ManyAnswers) else sample.target
+        traces.append(make_trace(sample.id, job.generator.model, generation, steps, right))
+    return traces
+
+
+def _leave_if_orphan(processes: Processes) -> None:
+    if processes.is_orphan:  # else it would write beside the run that resumes this one
+        raise SystemExit("error: the launcher was killed; repeat the command to resume")
 
 
 def _missing(job: Job, known: Set[str]) -> list[Sequence[Sample]]:

@@ -11,8 +11,6 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -24,6 +22,7 @@ from parallelbench.analyze.pbx import LEGEND as SWEEP_LEGEND
 from parallelbench.analyze.pbx import OFFICIAL, score_sweeps
 from parallelbench.curves import curve_names, shown_knobs
 from parallelbench.metrics import ALL, Value, resample_counts
+from parallelbench.page.viewer import viewer_data
 from parallelbench.paired import means, pair
 from parallelbench.record import Record, Run
 from parallelbench.sweep_scores import LEVELS
@@ -41,8 +40,7 @@ def write_page(
     command: Callable[[Run], str],
 ) -> None:
     """Writes report.html. metrics: of each run in turn, by its name, task and metric. command: what makes a run."""
-    viewer = find_spec("parallelbench.page.viewer") and import_module("parallelbench.page.viewer")
-    traces = viewer.viewer_data(runs) if viewer else None
+    traces = viewer_data(runs)
     parts = ["page"] if traces is None else ["viewer", "page"]
     scripts = [
         vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),

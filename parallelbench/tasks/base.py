@@ -65,6 +65,20 @@ class Drawable(Protocol):
     def draw(self, rng: random.Random, index: int) -> Draw: ...
 
 
+@runtime_checkable
+class ManyAnswers(Protocol):
+    """A task some of whose samples have many right answers."""
+
+    def nearest(self, sample: Sample, completion: str) -> str:
+        """The right answer that has most in common with a completion, to say where that went wrong."""
+        ...
+
+
+def common(a: Sequence[str], b: Sequence[str]) -> int:
+    """Places at which two sequences agree."""
+    return sum(x == y for x, y in zip(a, b, strict=False))
+
+
 def is_held_out(prompt: str) -> bool:
     """Whether a prompt belongs to the benchmark (never trained on)."""
     return zlib.crc32(prompt.encode()) % HELD_OUT_BUCKETS == 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 
-from parallelbench.tasks.base import Draw, Sample, bench_samples
+from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 
 LATIN_TEMPLATE = (
     "{symbols}\nFill a 4x4 Latin square with these symbols. Answer with four lines of comma-separated symbols only."
@@ -33,7 +33,7 @@ class LatinSquare:
     def draw(self, rng: random.Random, index: int) -> Draw:
         symbols = rng.sample(string.ascii_uppercase + string.digits, 4)
         square = rng.choice(latin_squares())
-        target = "\n".join(",".join(symbols[cell] for cell in row) for row in square)
+        target = _write_square(square, symbols)
         return Draw(LATIN_TEMPLATE.format(symbols=",".join(symbols)), {"symbols": symbols}, target)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
@@ -49,6 +49,11 @@ class LatinSquare:
             "score": float(len(found) >= 4 and is_latin(found[:4], symbols)),
             "score_strict": float(is_latin_square(rows, symbols)),
         }
+
+    def nearest(self, sample: Sample, completion: str) -> str:
+        """By characters in their places."""
+        squares = (_write_square(square, sample.data["symbols"]) for square in latin_squares())
+        return max(squares, key=lambda text: common(text, completion))
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,10 @@ def is_latin(rows: Sequence[Sequence[str]], symbols: Set[str]) -> bool:
 def is_latin_square(rows: Sequence[Sequence[str]], symbols: Set[str]) -> bool:
     """Whether the rows are a 4x4 Latin square and nothing more."""
     return len(rows) == 4 and all(len(row) == 4 for row in rows) and is_latin(rows, symbols)
+
+
+def _write_square(square: Sequence[Sequence[int]], symbols: Sequence[str]) -> str:
+    return "\n".join(",".join(symbols[cell] for cell in row) for row in square)
 
 
 def _write_grid(cells: Sequence[str]) -> str:

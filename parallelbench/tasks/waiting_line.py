@@ -13,7 +13,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parallelbench.tasks.base import Draw, Sample, bench_samples
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 
 _DESK = "\nThese people wait at the service desk. "
@@ -76,6 +79,25 @@ class WaitingLine:
                 strict is not None and is_valid(self.operation, strict, people, person, target),
             ),
         }
+
+    def nearest(self, sample: Sample, completion: str) -> str:
+        """By names in their places: the two of a person count one each."""
+        people, person = list(sample.data["people"]), sample.data["person"]
+        answer, places = parse_lenient(completion), range(len(people))
+        if self.operation == "shuffle":
+            answer = (answer + [""] * len(people))[: len(people)]
+            shared = np.array([[common(given.split(), one.split()) for one in people] for given in answer])
+            line = [people[i] for i in linear_sum_assignment(shared, maximize=True)[1]]
+            return sample.target if line == people else write_list(line)
+        lines = {
+            "insert_random": [[*people[:i], person, *people[i:]] for i in range(len(people) + 1)],
+            "remove_random": [people[:i] + people[i + 1 :] for i in places],
+            "replace_random": [[*people[:i], person, *people[i + 1 :]] for i in places],
+        }.get(self.operation)
+        names = " ".join(answer).split()
+        return (
+            sample.target if lines is None else write_list(max(lines, key=lambda x: common(" ".join(x).split(), names)))
+        )
 
 
 def is_valid(operation: str, answer: list[str], people: list[str], person: str | None, target: list[str]) -> bool:
