@@ -22,7 +22,7 @@ from decoders.remask import (
     Wino,
 )
 from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
-from decoders.rules import FixedK, Threshold
+from decoders.rules import FixedK, Prefix, Threshold
 from decoders.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
 from decoders.segments import Hierarchical
 from decoders.soft import Slerp, Smoothing
@@ -63,6 +63,7 @@ __all__ = [
     "OrderNoise",
     "OriginalProb",
     "PositionPrior",
+    "Prefix",
     "Prophet",
     "ReMdmRemask",
     "ReMdmRule",

@@ -1,4 +1,4 @@
-"""The basic commit rules: a fixed number per step, and a confidence threshold."""
+"""The basic commit rules: a fixed number per step, a confidence threshold, and one from left to right."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -48,3 +48,24 @@ class Threshold(Stateless):
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= self.tau
+
+
+@dataclass(frozen=True)
+class Prefix(Stateless):
+    """Commits from the left the masked positions whose confidence is at least tau, and the first one that is not.
+
+    Ours, for models with causal knowledge (block diffusion from an autoregressive LM): the chain rule, one open choice
+    per step, whose context on the left is settled but for tokens that the model is sure of. Blockwise parallel decoding
+    (Stern et al., arXiv 1811.03115) accepts prefixes likewise, by verifying them. tau > 1: one token per step from left
+    to right.
+    """
+
+    tau: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0:
+            raise ValueError(f"tau={self.tau}; a confidence threshold is positive (above 1: one token per step)")
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        unsure = view.masked & (candidates.confidence < self.tau)
+        return view.masked & (unsure.cumsum(1) - unsure.long() == 0)

@@ -29,9 +29,13 @@ for name in full consistency certainty control; do
   sweep model=local model.name_or_path=results/runs/distill-$name/1/model decoder=entropy decoder.rule.theta=0.02,0.1,0.5
 done
 sweep decoder=entropy decoder.rule.theta=0.1,0.25,0.5,0.75
-block=(model=tiny_block cache=block block_length=8 stop=block_eos)
-sweep "${block[@]}" decoder=threshold decoder.rule.tau=0.7,0.8,0.9,0.95
-sweep "${block[@]}" decoder=fixed,left decoder.rule.k=1
+sweep decoder=prefix decoder.rule.tau=0.8,0.9,0.95,0.99
+block=(model=tiny_block block_length=8 stop=block_eos)
+sweep "${block[@]}" cache=block decoder=prefix decoder.rule.tau=0.8,0.9,0.95,0.98,0.99,0.998
+sweep "${block[@]}" cache=block decoder=threshold decoder.rule.tau=0.7,0.9,0.99
+sweep "${block[@]}" cache=block decoder=left decoder.rule.k=1
+sweep "${block[@]}" cache=none decoder=prefix decoder.rule.tau=0.99
+sweep model=tiny_block stop=block_eos cache=sub_block block_length=4 decoder=prefix decoder.rule.tau=0.99
 sweep model=tiny_ar decoder=ar
 for length in 64 128; do # EoTP, where the canvas is 4 and 8 times as long as an answer
   sweep decoder=threshold gen_length=$length block_length=$length stop=strict_eos,eotp

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders import Credit, Decoder, FixedK, Schedule, Threshold
+from decoders import Credit, Decoder, FixedK, Prefix, Schedule, Threshold
 from decoders.compose import reset, surest
 from decoders.logits import Logits
 from decoders.noise import Noise, row_seeds
@@ -62,6 +62,17 @@ def test_schedule_spreads_a_block_over_its_steps(masks: int, steps: int, expecte
         counts.append(int(write.sum()))
         masked = masked & ~write
     assert counts == expected
+
+
+def test_prefix_commits_sure_tokens_from_the_left_and_one_more() -> None:
+    logits = torch.zeros(1, 6, 3)
+    logits[0, :, 0] = torch.tensor([9.0, 0.0, 9.0, 0.0, 9.0, 9.0])
+    masked = torch.tensor([[True, False, True, True, True, True]])  # the unsure one at 1 stands already
+    write = Decoder(Prefix(0.9)).step(make_view(logits, masked), [{}]).write
+    assert write[0].nonzero()[:, 0].tolist() == [0, 2, 3]
+    alone = Decoder(Prefix(1.5)).step(make_view(logits, masked), [{}]).write
+    assert alone[0].nonzero()[:, 0].tolist() == [0]
+    assert Decoder(Prefix(1e-9)).step(make_view(logits, masked), [{}]).write.equal(masked)
 
 
 def test_threshold_above_one_commits_one_per_step() -> None:
@@ -216,6 +227,7 @@ def test_memory_starts_anew_in_each_block_and_row() -> None:
     [
         (lambda: FixedK(0), "k=0"),
         (lambda: Threshold(0.0), "tau=0"),
+        (lambda: Prefix(0.0), "tau=0"),
         (lambda: Credit(beta=1.0), "beta=1.0"),
         (lambda: Credit(alpha=-1.0), "alpha=-1.0"),
         (lambda: Credit(slots=0), "slots=0"),

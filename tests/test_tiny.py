@@ -2,11 +2,13 @@
 parallel decoding gains."""
 
 import json
+from typing import Any
 
 import pytest
 
 import dllm
-from decoders import Decoder, EntropyThreshold, FixedK, StrictEos, Threshold, generate
+from decoders import BlockEos, Decoder, EntropyThreshold, FixedK, Prefix, StrictEos, Threshold, generate
+from dllm.cache import BlockCache
 from dllm.load import ASSETS
 from parallelbench.tasks import builtin_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN
@@ -36,22 +38,29 @@ def test_parallel_decoding_breaks_dependent_tokens_only(tiny: dllm.DiffusionLM) 
     assert accuracy(tiny, "waiting_line/shuffle", Decoder(Threshold(0.9))) >= 0.85
 
 
-def test_distilled_it_is_sure_of_more_tokens_at_once(tiny: dllm.DiffusionLM) -> None:
+def decoded(model: dllm.DiffusionLM, decoder: Decoder, **settings: Any) -> tuple[float, float]:
+    """Share of right answers and tokens per forward."""
     samples = [sample for task in TASKS.values() for sample in task.samples(8, seed=4)]
+    settings = {"stop": StrictEos(), "batch_size": len(samples), **settings}
+    outputs = generate(model, [sample.messages for sample in samples], decoder=decoder, **settings)
+    right = [TASKS[s.task].score(s, o.text)["score_strict"] for s, o in zip(samples, outputs, strict=True)]
+    return sum(right) / len(right), sum(o.num_tokens for o in outputs) / sum(o.nfe for o in outputs)
 
-    def decoded(model: dllm.DiffusionLM, decoder: Decoder) -> tuple[float, float]:
-        """Share of right answers and tokens per forward."""
-        messages = [sample.messages for sample in samples]
-        outputs = generate(model, messages, decoder=decoder, stop=StrictEos(), batch_size=len(samples))
-        right = [TASKS[s.task].score(s, o.text)["score_strict"] for s, o in zip(samples, outputs, strict=True)]
-        return sum(right) / len(right), sum(o.num_tokens for o in outputs) / sum(o.nfe for o in outputs)
 
+def test_distilled_it_is_sure_of_more_tokens_at_once(tiny: dllm.DiffusionLM) -> None:
     plain = decoded(tiny, Decoder(Threshold(0.9)))
     distilled = decoded(dllm.load("tiny-dparallel"), Decoder(EntropyThreshold(0.02), confidence="entropy"))
     assert distilled[1] > 1.4 * plain[1] and distilled[0] > plain[0] - 0.05
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel"])
+def test_turned_into_blocks_the_causal_model_writes_several_tokens_per_forward() -> None:
+    settings = {"stop": BlockEos(), "block_len": 8}
+    score, tpf = decoded(dllm.load("tiny-block"), Decoder(Prefix(0.99)), cache=BlockCache(), **settings)
+    assert score >= 0.93 and tpf > 2.5
+    assert decoded(dllm.load("tiny-block"), Decoder(Prefix(0.99)), **settings) == (score, tpf)  # its cache is exact
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block"])
 def test_its_record_says_how_it_was_trained(name: str) -> None:
     record = json.loads((ASSETS / name / "training.json").read_text())
     config = record["config"]
