@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The autoregressive baseline beside the diffusion model of its size, one sample at a time: results/published/autoregressive.
+# The autoregressive baseline beside the diffusion models of its size, one sample at a time: results/published/autoregressive.
 #   bash scripts/compare_ar.sh [RUNS_DIR] [REPORT_DIR]
-# About 5 minutes on one CPU core; interrupted, it does what is missing. Seconds need an otherwise idle machine.
+# About 6 minutes on one CPU core; interrupted, it does what is missing. Seconds need an otherwise idle machine.
 set -euo pipefail
 runs=${1:-results/runs/autoregressive}
 report=${2:-results/published/autoregressive}
@@ -11,4 +11,7 @@ python -m parallelbench run model=tiny_ar decoder=prompt_lookup "${common[@]}" o
 python -m parallelbench run -m decoder=fixed decoder.rule.k=1,4 "${common[@]}" out_dir="$runs"
 python -m parallelbench run -m decoder=threshold decoder.rule.tau=0.5,0.7,0.9,0.95 "${common[@]}" out_dir="$runs"
 python -m parallelbench run -m decoder=eb decoder.rule.gamma=0.05,0.1,0.5,1.0 "${common[@]}" out_dir="$runs"
+python -m parallelbench run -m model=tiny_block cache=block block_length=8 stop=block_eos decoder=prefix decoder.rule.tau=0.9,0.99 \
+  "${common[@]}" out_dir="$runs"
+python -m parallelbench run model=tiny_dparallel decoder=entropy decoder.rule.theta=0.02 "${common[@]}" out_dir="$runs/dparallel"
 python -m parallelbench report "$runs" out_dir="$report"
