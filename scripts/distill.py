@@ -105,7 +105,11 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: P
         seed=config["data_seed"],
         batch_size=config["decode_batch_size"],
         gen_len=config["gen_length"],
-        config={**{key: config[key] for key in TRAJECTORY_KEYS}, "out_dir": config["trajectories"]},
+        config={
+            **{key: config[key] for key in TRAJECTORY_KEYS},
+            "batch_size": config["decode_batch_size"],
+            "out_dir": config["trajectories"],
+        },
         choices={},
     )
     with ExitStack() as until_done:
