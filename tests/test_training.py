@@ -160,7 +160,7 @@ def test_resumed_training_equals_uninterrupted(tmp_path) -> None:
 
 SMALL_RUN = ("threads=1", "fit.steps=6", "fit.save_every=2")
 SMALL_NET = ("model.width=16", "model.heads=2", "model.layers=1", "data.batch_size=2")
-RECURRENT = ("model._target_=dllm.training.scratch.scratch_recurrent", "model.recurrences=2", "~model.layers")
+RECURRENT = ("model._target_=dllm.training.scratch.scratch_recurrent", "+model.recurrences=2", "~model.layers")
 COMMANDS = {
     "masked": ("train.py", "objective=mdlm", *SMALL_NET),
     "accumulated": ("train.py", "objective=mdlm", *SMALL_NET, "fit.accumulate=2"),
@@ -170,7 +170,12 @@ COMMANDS = {
         "model._target_=dllm.training.scratch.scratch_causal",
         *SMALL_NET,
     ),
-    "recurrent": ("train.py", "objective=next_token", *SMALL_NET, *RECURRENT),
+    "recurrent": (
+        "train.py",
+        "objective=next_token",
+        *(part for part in SMALL_NET if "layers" not in part),
+        *RECURRENT,
+    ),
     "block diffusion": (
         "train.py",
         "objective=block_diffusion",
