@@ -6,29 +6,41 @@ from parallelbench.record import Run
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """Short names that tell runs apart: the decoder's name, its rule's knobs, and every other choice in which they
-    differ."""
+    """Short names that tell runs apart: the decoder's name, its rule's knobs, and every other choice in which a run
+    differs from most of them. A model of the user's own is named by its folder."""
     flat = [flatten(run.config) for run in runs]
+    choices = [{**run.info["choices"], "model": _model(run)} for run in runs]
     names = []
-    for run, settings in zip(runs, flat, strict=True):
+    for run, settings, chosen in zip(runs, flat, choices, strict=True):
         parts = [method(run), *(f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items())]
-        groups = [group for group in run.info["choices"] if group != "decoder"]
-        for group in groups:
-            if len({other.info["choices"].get(group) for other in runs}) > 1:
-                parts.append(f"{group}={run.info['choices'][group]}")
+        for group in (group for group in chosen if group != "decoder"):
+            if not _is_usual(chosen[group], [other.get(group) for other in choices]):
+                parts.append(f"{group}={chosen[group]}")
         for key, value in settings.items():
             group = key.split(".")[0]
-            choice = run.info["choices"].get(group)
-            peers = [s for other, s in zip(runs, flat, strict=True) if other.info["choices"].get(group) == choice]
+            choice = chosen.get(group)
+            peers = [s for other, s in zip(choices, flat, strict=True) if other.get(group) == choice]
             hidden = (
                 key in ("out_dir", "suite.tasks") or key.startswith(_knob_prefixes(run)) or key.endswith("_target_")
             )
-            if not hidden and len({repr(peer.get(key)) for peer in peers}) > 1:
+            if not hidden and not _is_usual(value, [peer.get(key) for peer in peers]):
                 parts.append(f"{key.split('.')[-1]}={value}")
         names.append(" ".join(parts))
     if len(set(names)) < len(names):
         names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
     return names
+
+
+def _is_usual(value: object, all_values: Sequence[object]) -> bool:
+    """Whether more than half have it."""
+    return sum(repr(other) == repr(value) for other in all_values) > len(all_values) / 2
+
+
+def _model(run: Run) -> str:
+    """The model's choice, or the end of its path where that says no more than local."""
+    path = run.config.get("model", {}).get("name_or_path", "")
+    parts = [part for part in str(path).split("/") if part != "model"]
+    return run.info["choices"]["model"] if run.info["choices"]["model"] != "local" else "/".join(parts[-2:])
 
 
 def method(run: Run) -> str:

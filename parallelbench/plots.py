@@ -1,6 +1,7 @@
 """Figures of a report, as SVG and PNG. The only module that imports matplotlib."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,13 +85,13 @@ def quality_against_reference(curves: Curves, reference: int, title: str) -> Fig
         x, y = [p[1].value for p in grey], [100 * p[2].value for p in grey]
         axes.plot(x, y, color="0.6", linewidth=2.5, label=names[reference])
         _draw_curves(axes, {name: curves[name]}, [name], annotate=False)
-        axes.set_title(name, fontsize=9)
+        axes.set_title(textwrap.fill(name, 32), fontsize=9)
     for axes in list(grid.flat)[len(others) :]:
         axes.set_visible(False)
     for axes in grid[-1]:
         axes.set_xlabel("tokens per forward", fontsize=9)
     grid.flat[0].set_ylim(top=104)
-    grid.flat[0].legend([names[reference]], fontsize=7, loc="lower left")
+    grid.flat[0].legend([textwrap.fill(names[reference], 28)], fontsize=7, loc="lower left")
     figure.suptitle(title, fontsize=11)
     figure.supylabel("score, %", fontsize=9)
     return figure

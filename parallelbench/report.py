@@ -17,6 +17,7 @@ from parallelbench.record import Record, Run
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
 MAX_BARS = 8
+MAX_MODELS = 3  # that a title names
 MAX_CURVES = 6  # more are drawn in a panel each
 REFERENCE = "threshold"  # the curve that others are compared with
 AUTOREGRESSIVE = "parallelbench.autoregressive.Autoregressive"
@@ -127,8 +128,9 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
 
 
 def _models(runs: Sequence[Run]) -> str:
-    """Each model once, in the order of the runs."""
-    return " and ".join(dict.fromkeys(run.info["model"] for run in runs))
+    """Each model once, in the order of the runs; of many their number."""
+    names = list(dict.fromkeys(run.info["model"] for run in runs))
+    return " and ".join(names) if len(names) <= MAX_MODELS else f"{len(names)} models"
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:

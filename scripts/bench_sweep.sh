@@ -5,6 +5,7 @@
 set -euo pipefail
 runs=${1:-$(mktemp -d)}
 limit=${2:-50}
+mkdir -p "$runs"
 seconds() { date +%s.%N; }
 start=$(seconds)
 python -m parallelbench run -m launcher=local decoder=threshold,credit decoder.rule.tau=0.6,0.7,0.8,0.9,0.95,0.99 cache=none,dual \
