@@ -67,7 +67,7 @@ class Wandb:
         _require("wandb")
 
     def open(self, name: str, config: Mapping[str, Any]) -> Log:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
 
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         mode = os.environ.get("WANDB_MODE") or ("online" if _wandb_key() else "offline")
@@ -92,12 +92,12 @@ class _WandbLog:
         self.run.log(dict(values), step=step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
 
         self.run.log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])}, commit=False)
 
     def plot(self, name: str, png: Path) -> None:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
 
         self.run.log({name: wandb.Image(str(png))}, commit=False)
 
