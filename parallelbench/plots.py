@@ -118,7 +118,7 @@ def quality_against_columns(series: Curves, title: str) -> Figure:
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.grid(alpha=0.3)
     axes.set(xlabel="columns recomputed per sample, log scale", ylabel="score, %", title=title)
-    axes.set_ylim(top=104)
+    axes.set_ylim(top=100 + (100 - axes.get_ylim()[0]) / 15)
     axes.margins(x=0.15)
     axes.legend(fontsize=8, loc="best")
     return figure

@@ -168,7 +168,7 @@ def _by_cache(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> pl
         cache, row = run.info["choices"]["cache"], metrics[name][ALL]
         rest = " ".join(part for part in name.split() if part != f"cache={cache}")
         series.setdefault(rest, []).append((cache, row["queried"], row["score"]))
-    return series if any(len(points) > 1 for points in series.values()) else {}
+    return {name: points for name, points in series.items() if len(points) > 1}
 
 
 def _shown_as_bars(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> list[str]:
