@@ -31,6 +31,19 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     return names
 
 
+def unsaid(runs: Sequence[Run]) -> dict[str, str]:
+    """The choices that most runs share and their names leave out, where others differ."""
+    choices = [{**run.info["choices"], "model": _model(run)} for run in runs]
+    groups = [group for group in choices[0] if group != "decoder"]
+    values = {group: [chosen.get(group) for chosen in choices] for group in groups}
+    return {
+        group: str(value)
+        for group, found in values.items()
+        for value in dict.fromkeys(found)
+        if len(set(found)) > 1 and _is_usual(value, found)
+    }
+
+
 def _is_usual(value: object, all_values: Sequence[object]) -> bool:
     """Whether more than half have it."""
     return sum(repr(other) == repr(value) for other in all_values) > len(all_values) / 2

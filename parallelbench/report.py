@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from parallelbench import plots
-from parallelbench.curves import curve_names, run_names, shown_knobs
+from parallelbench.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.frontier import LEVELS, speeds
 from parallelbench.markdown import table_row
 from parallelbench.metrics import ALL, Value, aggregate, measure, ratio
@@ -249,9 +249,11 @@ def _markdown(
 ) -> str:
     devices = sorted({_measured_on(run) for run in runs})
     has_baseline = any(_baseline(run, runs) is not None for run in runs)
+    said = " ".join(f"{group}={value}" for group, value in unsaid(runs).items())
     lines = [
         f"# {_models(runs)}: {len(runs)} runs",
         "",
+        *([f"Where a name does not say it: {said}.", ""] if said else []),
         "![quality against tokens per forward](quality_tpf.png)",
         "",
         equal_quality,

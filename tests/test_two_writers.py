@@ -45,7 +45,7 @@ for name in names:
             for i in missing:
                 append_records(folder, [record(i)], rng.choice([None, 0, 1]))
                 print("kept", name, i, os.getpid(), flush=True)
-                time.sleep(0.002)
+                time.sleep(0.01)  # so that kills hit somebody at work
             rewrite_records(folder, read_run(folder).records)
             write_info(folder, {**info, "status": "done"})
     except ValueError as error:
