@@ -155,17 +155,23 @@ def _in_one_sentence() -> Iterator[None]:
 
 def command(run: Run) -> str:
     """The command that repeats a run: its choices, and every value that they alone would not give."""
-    choices = [f"{group}={option}" for group, option in run.info["choices"].items()]
-    try:
-        with hydra.initialize_config_dir(str(CONF), version_base=None):
-            usual = flatten(_resolved(hydra.compose("run", choices), missing_ok=True))
-    except (HydraException, OmegaConfBaseException):  # an option of the user's own, from a --config-dir
-        usual = {}
+    choices = tuple(f"{group}={option}" for group, option in run.info["choices"].items())
+    usual = _usual(choices)
     wanted = {key: value for key, value in flatten(run.config).items() if key != "out_dir"}
     changed = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
     overrides = [f"{'' if key in usual else '++'}{key}={_hydra_value(value)}" for key, value in changed.items()]
     overrides += [f"~{key}" for key in usual if key not in wanted and key != "out_dir"]
     return shlex.join(["python", "-m", "parallelbench", "run", *choices, *overrides])
+
+
+@lru_cache
+def _usual(choices: tuple[str, ...]) -> Mapping[str, object]:
+    """The settings that choices alone give; the runs of a sweep share theirs."""
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base=None):
+            return flatten(_resolved(hydra.compose("run", list(choices)), missing_ok=True))
+    except (HydraException, OmegaConfBaseException):  # an option of the user's own, from a --config-dir
+        return {}
 
 
 def _hydra_value(value: object) -> str:
