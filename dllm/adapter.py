@@ -2,28 +2,46 @@
 
 An adapter trained on a published layout names that layout's modules; the model's key map (`dllm.families`) renames
 them. Which modules it covers is read off its tensors, so any way of listing targets works.
+
+Two things are ours and not PEFT's. `"active": "drafts"` in adapter_config.json: the adapter adds something at drafted
+columns only (`ModelSpec.context_causal`). A tensor `mask_embedding` `[D]` beside the factors: the input embedding of
+MASK.
 """
 
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, Protocol, cast
 
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from dllm.checkpoint import ASSETS
+from dllm.gate import Gate
 from dllm.model import DiffusionLM
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MASK_EMBEDDING = "mask_embedding"
 PREFIX = "base_model.model."  # PEFT's, before the trained model's own names
 _TENSOR = re.compile(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])(?:\.default)?\.weight")
 
 
-def attach(model: DiffusionLM, folder: Path) -> None:
+class Adaptable(Protocol):
+    """A model, diffusion or causal, over a transformers backbone."""
+
+    name: str
+    backbone: PreTrainedModel
+
+    def eval(self) -> Any: ...
+
+
+def attach(model: Adaptable, folder: Path) -> None:
     """Adds the adapter in `folder` to the model, in place: W becomes W + scaling * B @ A in every covered module.
 
     The scaling is lora_alpha / r (/ sqrt(r) for rslora); dropout is for training and left out. The adapter's weights
@@ -32,41 +50,88 @@ def attach(model: DiffusionLM, folder: Path) -> None:
     """
     if is_attached(model):
         raise ValueError(f"{model.name} already has an adapter; merge or detach it first")
-    config, pairs = _read(folder, model)
+    config, pairs, mask_embedding, drafts_only = _read(folder, model)
     for name, factors in pairs.items():
         _check(folder, name, factors, config.r, model)
+    if drafts_only or mask_embedding is not None:
+        _check_drafts(folder, model, mask_embedding)
     config.target_modules = sorted(pairs)
     inject_adapter_in_model(config, model.backbone)
     tensors = {f"{name}.lora_{part}.default.weight": t for name, pair in pairs.items() for part, t in pair.items()}
     left = model.backbone.load_state_dict(tensors, strict=False).unexpected_keys
     assert not left, left
+    if isinstance(model, DiffusionLM) and drafts_only:
+        put_gate(model)
+    if isinstance(model, DiffusionLM) and mask_embedding is not None:
+        model.set_mask_embedding(mask_embedding)
     model.eval()  # injected modules start in training mode
 
 
-def detach(model: DiffusionLM) -> None:
-    """Takes the adapter away, in place; the weights are the original ones."""
-    for name, layer in _layers(model).items():
+def attach_all(model: Adaptable, folders: str | Path | Sequence[str | Path] | None) -> None:
+    """Attaches adapters one on another, folders or names of shipped ones: all but the last become part of the weights.
+    Raises ValueError as `attach` does."""
+    several = [folders] if isinstance(folders, str | Path) else list(folders or ())
+    for i, folder in enumerate(several):
+        if i:
+            merge(model)
+        shipped = ASSETS / str(folder)
+        attach(model, shipped if (shipped / CONFIG).is_file() else Path(folder))
+
+
+def put_gate(model: DiffusionLM) -> None:
+    """Makes the attached adapter active at drafted columns only."""
+    model.gate = Gate()
+    for layer in layers(model).values():
+        layer.lora_dropout["default"] = model.gate
+
+
+def detach(model: Adaptable) -> None:
+    """Takes the adapter away, in place; the weights are the original ones, but for the embedding of MASK that it may
+    have brought."""
+    for name, layer in layers(model).items():
         model.backbone.set_submodule(name, cast(nn.Module, layer.get_base_layer()))
     vars(model.backbone).pop("peft_config", None)
+    if isinstance(model, DiffusionLM):
+        model.gate = None
 
 
-def merge(model: DiffusionLM) -> None:
-    """Adds the adapter's product to the weights for good, in place, and takes its layers away."""
-    for layer in _layers(model).values():
+def merge(model: Adaptable) -> None:
+    """Adds the adapter's product to the weights for good, in place, and takes its layers away. Raises ValueError for
+    one that is active at drafted columns only."""
+    if isinstance(model, DiffusionLM) and model.gate is not None:
+        raise ValueError(f"the adapter of {model.name} is active at drafted columns only and cannot be merged")
+    for layer in layers(model).values():
         layer.merge()
     detach(model)
 
 
-def is_attached(model: DiffusionLM) -> bool:
-    return bool(_layers(model))
+def is_attached(model: Adaptable) -> bool:
+    return bool(layers(model))
 
 
-def _layers(model: DiffusionLM) -> dict[str, LoraLayer]:
+def layers(model: Adaptable) -> dict[str, LoraLayer]:
+    """The layers that have an adapter, by their names in the backbone."""
     return {name: module for name, module in model.backbone.named_modules() if isinstance(module, LoraLayer)}
 
 
-def _read(folder: Path, model: DiffusionLM) -> tuple[LoraConfig, dict[str, dict[str, Tensor]]]:
-    """The adapter's config, and its A `[r, in]` and B `[out, r]` by module name of the backbone."""
+def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None) -> None:
+    """Raises ValueError when an adapter for drafted columns does not fit the model."""
+    if not isinstance(model, DiffusionLM) or not model.spec.context_causal:
+        raise ValueError(
+            f"adapter {str(folder)!r} is for drafted columns and {model.name} has none; load it with dllm.load and a "
+            "spec with context_causal=true and block=N"
+        )
+    width = model.backbone.get_input_embeddings().weight.shape[1]
+    if mask_embedding is not None and tuple(mask_embedding.shape) != (width,):
+        raise ValueError(
+            f"adapter {str(folder)!r} has an embedding of MASK of shape {tuple(mask_embedding.shape)}, and {model.name} "
+            f"has {width} channels"
+        )
+
+
+def _read(folder: Path, model: Adaptable) -> tuple[LoraConfig, dict[str, dict[str, Tensor]], Tensor | None, bool]:
+    """The adapter's config, its A `[r, in]` and B `[out, r]` by module name of the backbone, the embedding of MASK
+    where it has one, and whether it is active at drafted columns only."""
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ValueError(f"adapter {str(folder)!r} has no {name} (only safetensors are read)")
@@ -79,10 +144,14 @@ def _read(folder: Path, model: DiffusionLM) -> tuple[LoraConfig, dict[str, dict[
             raise ValueError(f"only plain LoRA is supported, without DoRA, biases or whole modules, not {kind}")
         if raw.get("alpha_pattern") or raw.get("rank_pattern"):
             raise ValueError("ranks and scalings that differ between modules are not supported")
+        active = raw.get("active", "everywhere")
+        if active not in ("everywhere", "drafts"):
+            raise ValueError(f"active={active!r}; it is 'everywhere' or 'drafts'")
         config = _config(raw.get("r"), raw.get("lora_alpha"), raw.get("use_rslora"))
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"cannot read adapter {str(folder)!r}: {error}") from error
     pairs: dict[str, dict[str, Tensor]] = {}
+    mask_embedding = tensors.pop(MASK_EMBEDDING, None)
     for key, tensor in tensors.items():
         match = _TENSOR.fullmatch(key)
         if match is None:
@@ -90,7 +159,7 @@ def _read(folder: Path, model: DiffusionLM) -> tuple[LoraConfig, dict[str, dict[
         pairs.setdefault(_renamed(match[1], model), {})[match[2]] = tensor
     if not pairs:
         raise ValueError(f"adapter {str(folder)!r} is empty")
-    return config, pairs
+    return config, pairs, mask_embedding, active == "drafts"
 
 
 def _config(r: object, alpha: object, rslora: object) -> LoraConfig:
@@ -104,15 +173,15 @@ def _config(r: object, alpha: object, rslora: object) -> LoraConfig:
     return LoraConfig(r=r, lora_alpha=cast(int, alpha), use_rslora=bool(rslora), inference_mode=True)
 
 
-def _renamed(module: str, model: DiffusionLM) -> str:
+def _renamed(module: str, model: Adaptable) -> str:
     """The backbone's name of a module that may have a published one."""
     key = f"{module}.weight"
-    for pattern, ours in model.keys.items():
+    for pattern, ours in (model.keys if isinstance(model, DiffusionLM) else {}).items():
         key = re.sub(pattern, ours, key)
     return key.removesuffix(".weight")
 
 
-def _check(folder: Path, name: str, factors: dict[str, Tensor], rank: int, model: DiffusionLM) -> None:
+def _check(folder: Path, name: str, factors: dict[str, Tensor], rank: int, model: Adaptable) -> None:
     """Raises ValueError when the factors do not fit the module of that name, or have another rank."""
     module = dict(model.backbone.named_modules()).get(name)
     if not isinstance(module, nn.Linear):

@@ -1,10 +1,11 @@
 """Autoregressive language models: the baseline that parallel decoding is measured against."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -18,8 +19,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from dllm.adapter import attach_all
 from dllm.checkpoint import (
     ASSETS,
+    RESCALED,
     check_weights,
     find_file,
     first_device,
@@ -74,9 +77,15 @@ class CausalLM(nn.Module):
         config = self.backbone.config
         return None if vars(config).get("rope_parameters") else getattr(config, "max_position_embeddings", None)
 
-    def next_logits(self, tokens: Int[Tensor, "B T"], rng: torch.Generator) -> Float[Tensor, "B T V"]:
-        """Logits for the token behind each column, for training."""
-        return self.backbone(input_ids=tokens, use_cache=False).logits
+    def next_logits(
+        self, tokens: Int[Tensor, "B T"], where: Bool[Tensor, "B T"], rng: torch.Generator
+    ) -> Float[Tensor, "N V"]:
+        """Logits for the token behind each of the marked columns, in reading order, for training."""
+        head = self.backbone.get_output_embeddings()
+        if head is None or any(vars(self.backbone.config).get(name) not in (None, 1) for name in RESCALED):
+            return self.backbone(input_ids=tokens, use_cache=False).logits[where]
+        hidden = self.backbone.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
+        return head(hidden[where])  # the other columns' logits would cost more than the layers
 
     def identity(self) -> str:
         """What the weights do not say."""
@@ -89,6 +98,7 @@ def load_causal(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | str = torch.float32,
     chat_template: str | None = None,
+    adapter: str | Path | Sequence[str | Path] | None = None,
     **pretrained: Any,
 ) -> CausalLM:
     """A shipped autoregressive model by name, or any causal LM of transformers by folder or hub id, in eval mode.
@@ -114,6 +124,7 @@ def load_causal(
     placed = "device_map" in pretrained
     entry = first_device(backbone) if placed else None
     model = CausalLM(backbone, tokenizer, Path(name).name, entry=entry)
+    attach_all(model, adapter)
     return model.eval() if placed else model.to(device).eval()
 
 

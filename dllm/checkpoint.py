@@ -19,6 +19,12 @@ PLAIN_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
 SPARE = re.compile(r"pooler|seq_relationship|position_ids$|rotary_emb\.inv_freq$")
 """Weights of a checkpoint that its masked or causal LM does without: other heads, and buffers computed anew."""
 
+RESCALED = (
+    "final_logit_softcapping",
+    "logit_scale",
+    "logits_scaling",
+)  # settings of models that change logits after the head
+
 
 def shipped_models() -> list[str]:
     """Names of the diffusion models that come with the package."""

@@ -6,7 +6,7 @@ published; any other transformers causal or masked LM works if its tokenizer nam
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,9 +24,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dllm.adapter import attach, is_attached
+from dllm.adapter import attach_all, is_attached
 from dllm.checkpoint import (
     ASSETS,
+    RESCALED,
     check_weights,
     find_file,
     first_device,
@@ -55,7 +56,7 @@ def load(
     dtype: torch.dtype | str = torch.float32,
     spec: ModelSpec | Mapping[str, Any] | None = None,
     family: str | None = None,
-    adapter: str | Path | None = None,
+    adapter: str | Path | Sequence[str | Path] | None = None,
     chat_template: str | None = None,
     compile: bool = False,
     **pretrained: Any,
@@ -64,7 +65,8 @@ def load(
 
     device: a torch device, or "auto" for a GPU where there is one. spec: instead of the recognised one; a mapping
     replaces some of its fields. family: instead of the one that config.json names (`dllm.families.FAMILIES`, or
-    "native"). adapter: a folder of LoRA weights. chat_template: "plain" (message contents as they are) or a .jinja
+    "native"). adapter: a folder of LoRA weights or the name of a shipped one; of several, all but the
+    last become part of the weights. chat_template: "plain" (message contents as they are) or a .jinja
     file, instead of the tokenizer's. compile: torch.compile the transformer (a minute at first; on a CPU it
     needs a C++ compiler). pretrained: for transformers' `from_pretrained`: device_map (which then decides
     in place of device), max_memory, offload_folder, attn_implementation, quantization_config, revision ...
@@ -112,8 +114,7 @@ def load(
     if model.mix is not None:
         _load_mix(model, path, hub)
         model.mix.to(model.device, to_dtype(dtype))
-    if adapter is not None:
-        attach(model, Path(adapter))
+    attach_all(model, adapter)
     model = model.eval() if placed else model.to(device).eval()
     if chosen is None:  # what the families' stock classes do is tested
         probe(model)
@@ -167,7 +168,7 @@ def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
         backbone = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
         if backbone._is_stateful:
             raise ValueError(f"architecture {config.model_type!r} is recurrent and cannot look ahead")
-        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        for name in RESCALED:
             if vars(config).get(name) not in (None, 1):
                 raise ValueError(f"{name}={vars(config)[name]}: logits rescaled after the head are not supported")
         kinds = [kind for kind in vars(config).get("layer_types") or () if re.search("sliding|chunked", kind)]

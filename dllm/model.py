@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
+from dllm.gate import Gate
 from dllm.kv import ColumnCache
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
@@ -93,6 +94,8 @@ class DiffusionLM(nn.Module):
         backbone.config.is_causal = False  # transformers then leaves our mask alone
         self.backbone, self.spec, self.tokenizer, self.name = backbone, spec, tokenizer, name
         self.keys, self.entry = dict(keys or {}), entry
+        self.gate: Gate | None = None  # of an adapter that is active at drafted columns only
+        self.mask_embedding: nn.Parameter | None = None  # while one is learned
         self.mix = NeighbourMix(backbone.config.hidden_size, look_ahead=spec.block is None) if spec.mix else None
         self.max_length = self._max_length()
 
@@ -125,6 +128,14 @@ class DiffusionLM(nn.Module):
     def device(self) -> torch.device:
         """Where canvases belong and logits come back."""
         return self.entry or self.backbone.device
+
+    def set_mask_embedding(self, vector: Float[Tensor, " D"]) -> None:
+        """Replaces the input embedding of MASK, in place. (Tied to the head, it changes the logit of MASK, which is
+        none.)"""
+        weight = self.backbone.get_input_embeddings().weight
+        assert isinstance(weight, Tensor)
+        with torch.no_grad():
+            weight[self.spec.mask_id] = vector
 
     def positions(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, "B T"]:
         """RoPE position of each canvas column: the column itself, or moved so that responses start at a fixed
@@ -161,13 +172,14 @@ class DiffusionLM(nn.Module):
         pick = (lambda t: t) if rows is None else (lambda t: t[rows])
         tokens, row_end, positions = pick(canvas), pick(end), pick(kv.positions)
         embeds = self._embed(tokens, plan.query, row_end, soft)
+        drafted = self._drafted(tokens, plan.query, row_end)
         if plan.keep:
-            mask, store = self._attention_mask(plan.query, row_end, tokens.shape[1]), kv.at(rows, plan.query)
+            mask, store = self._attention_mask(plan.query, row_end, tokens.shape[1], drafted), kv.at(rows, plan.query)
         else:  # attend to the query alone, once to a column that a shorter row repeats
             repeated = _arange_like(plan.query) >= plan.num_queried[:, None]
-            mask = self._attention_mask(plan.query, row_end, plan.query.masked_fill(repeated, tokens.shape[1]))
-            store = None
-        hidden = self._forward(embeds, mask, positions.gather(1, plan.query), store)
+            keys = plan.query.masked_fill(repeated, tokens.shape[1])
+            mask, store = self._attention_mask(plan.query, row_end, keys, drafted), None
+        hidden = self._forward(embeds, mask, positions.gather(1, plan.query), store, drafted)
 
         # where in the query each wanted column's hidden state is
         place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
@@ -182,8 +194,10 @@ class DiffusionLM(nn.Module):
         length = canvas.shape[1]
         end = torch.full_like(prompt_len, length) if end is None else end
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
-        mask = self._attention_mask(columns, end, length)
-        hidden = self._forward(self._embed(canvas, columns, end), mask, self.positions(prompt_len, length), None)
+        drafted = self._drafted(canvas, columns, end)
+        mask = self._attention_mask(columns, end, length, drafted)
+        embeds, positions = self._embed(canvas, columns, end), self.positions(prompt_len, length)
+        hidden = self._forward(embeds, mask, positions, None, drafted)
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
 
     def response_blocks(self, prompt_len: Int[Tensor, " B"], count: int) -> Int[Tensor, "B N"]:
@@ -213,8 +227,8 @@ class DiffusionLM(nn.Module):
         (views, _, count), length = noisy.shape, clean.shape[1]
         block = self.spec.block
         ours = self.response_blocks(prompt_len, count)
-        if block is None or self.mix is not None:
-            raise ValueError("two streams need a model with spec.block and without neighbour mix")
+        if block is None or self.mix is not None or self.spec.context_causal:
+            raise ValueError("two streams need a model with spec.block, without neighbour mix or context_causal")
         columns = torch.arange(length, device=clean.device).expand_as(clean)
         within = ours.clamp(max=length - 1)
         stream = torch.cat([columns, within.repeat(1, views)], dim=1)  # the canvas column of each input
@@ -251,8 +265,8 @@ class DiffusionLM(nn.Module):
         canvas but that column, and that nobody else attends to. Raises ValueError for a token-shifted model, whose
         prediction for a column is read off the column before it.
         """
-        if self.spec.shift:
-            raise ValueError("shadow columns need a model without token shift")
+        if self.spec.shift or self.spec.context_causal:
+            raise ValueError("shadow columns need a model without token shift or context_causal")
         length, mask_id = canvas.shape[1], self.spec.mask_id
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
         mask_embed = self.backbone.get_input_embeddings()(torch.full_like(want, mask_id))
@@ -283,8 +297,11 @@ class DiffusionLM(nn.Module):
         mask: Bool[Tensor, "R 1 Q T"],
         position_ids: Tensor,
         kv: ColumnCache | None,
+        drafted: Bool[Tensor, "R Q"] | None = None,
     ) -> Float[Tensor, "R Q D"]:
         """Hidden states of the query columns, on the canvas' device."""
+        if self.gate is not None:
+            self.gate.open_at(drafted)
         if self.backbone.config._attn_implementation != "sdpa":  # others add the mask to the scores
             least = torch.finfo(embeds.dtype).min
             mask = torch.zeros_like(mask, dtype=embeds.dtype).masked_fill_(~mask, least)
@@ -322,13 +339,27 @@ class DiffusionLM(nn.Module):
         after = embed(tokens.gather(1, (query + 1).clamp(max=last))) * (query + 1 < end[:, None])[..., None]
         return self.mix(here, before, after)
 
-    def _attention_mask(self, query: Tensor, end: Tensor, keys: Tensor | int) -> Bool[Tensor, "R 1 Q K"]:
-        """keys: the columns attended to, `[R, K]`, or how many of them from the first."""
+    def _drafted(self, tokens: Tensor, query: Tensor, end: Tensor) -> Bool[Tensor, "R Q"] | None:
+        """Which query columns are drafted: the row's first MASK and all behind it. None where that makes no
+        difference."""
+        if not self.spec.context_causal:
+            return None
+        columns = torch.arange(tokens.shape[1], device=tokens.device)
+        first = torch.where((tokens == self.spec.mask_id) & (columns < end[:, None]), columns, tokens.shape[1]).amin(1)
+        return query >= first[:, None]
+
+    def _attention_mask(
+        self, query: Tensor, end: Tensor, keys: Tensor | int, drafted: Tensor | None = None
+    ) -> Bool[Tensor, "R 1 Q K"]:
+        """keys: the columns attended to, `[R, K]`, or how many of them from the first. drafted: the query columns that
+        look ahead, None for all."""
         if isinstance(keys, int):
             keys = torch.arange(keys, device=query.device)[None]
         allowed = (keys < end[:, None])[:, None, :]
         if self.spec.block is not None:
             allowed = allowed & (keys[:, None] // self.spec.block <= query[..., None] // self.spec.block)
+        if drafted is not None:
+            allowed = allowed & (drafted[..., None] | (keys[:, None] <= query[..., None]))
         return allowed.expand(-1, query.shape[1], -1)[:, None]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaModel, PreTrainedTokenizerBase
@@ -106,15 +106,17 @@ class RecurrentLM(nn.Module):
             noise[0, i] = torch.randn(self.config.hidden_size, generator=rng)
         return noise.to(self.device, self.embed.weight.dtype)
 
-    def next_logits(self, tokens: Int[Tensor, "B T"], rng: torch.Generator) -> Float[Tensor, "B T V"]:
-        """Logits for training, at a number of recurrences drawn from 1 .. 2 x the default - 1, and random initial
-        states."""
+    def next_logits(
+        self, tokens: Int[Tensor, "B T"], where: Bool[Tensor, "B T"], rng: torch.Generator
+    ) -> Float[Tensor, "N V"]:
+        """Logits for the token behind each of the marked columns, for training, at a number of recurrences drawn from
+        1 .. 2 x the default - 1, and random initial states."""
         count = int(torch.randint(1, 2 * self.depth.recurrences, (), generator=rng))
         injected = _run(self.prelude, self.embed(tokens), None)
         state = torch.randn(injected.shape, generator=rng)
         for _ in range(count):
             state = _run(self.core, self.adapter(torch.cat([state, injected], dim=-1)), None)
-        return _run(self.coda, state, None) @ self.embed.weight.T
+        return _run(self.coda, state, None)[where] @ self.embed.weight.T
 
 
 def _stack(config: LlamaConfig, layers: int) -> LlamaModel:

@@ -21,6 +21,9 @@ class ModelSpec:
     eos_ids: any of these ends a text.
     shift: 1 if the hidden state of column p - 1 predicts column p (Dream, Fast-dLLM v2), else 0.
     block: columns per block of a block-causal model (grid anchored at column 0), None for a bidirectional one.
+    context_causal: whether, in a model with blocks, only drafted columns look ahead. A row's drafted columns are its
+        first MASK and all behind it; those before are settled, attend to columns before them only, and are what they
+        are in a causal LM. For example [A B M C] in one block: A and B are settled, M and C see all four.
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
         the distance from a prompt's start to its response constant.
     mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.model.NeighbourMix`).
@@ -32,6 +35,7 @@ class ModelSpec:
     pad_id: int
     shift: Literal[0, 1] = 0
     block: int | None = None
+    context_causal: bool = False
     response_position: int | None = None
     mix: Literal[0, 1] = 0
     kv: bool = True
@@ -45,6 +49,8 @@ class ModelSpec:
             raise ValueError(f"shift={self.shift}; it is 0 or 1")
         if self.block is not None and self.block < 1:
             raise ValueError(f"block={self.block}; a block-causal model has blocks of at least 1 column")
+        if self.context_causal and self.block is None:
+            raise ValueError("context_causal=true needs a model with blocks; set spec.block")
         if self.mix not in (0, 1):
             raise ValueError(f"mix={self.mix}; it is 0 (no neighbours) or 1")
 

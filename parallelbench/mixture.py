@@ -1,5 +1,5 @@
-"""Training data from the benchmark's own generators, for the shipped model: a seeded stream of batches, disjoint from
-every benchmark sample."""
+"""Training data from the benchmark's own generators: a seeded stream of batches, disjoint from every benchmark
+sample."""
 
 import random
 import string
@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
-from dllm.training.objectives import Batch
-from parallelbench.tasks import builtin_tasks
-from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, train_draw
+from dllm.training.objectives import Batch, collate
+from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, Drawable, train_draw
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 from parallelbench.tasks.puzzles import LATIN_TEMPLATE, SUDOKU_TEMPLATE
 from parallelbench.tasks.waiting_line import TEMPLATES
@@ -30,10 +29,14 @@ def phrases() -> list[str]:
 
 @dataclass(frozen=True)
 class TaskMixture:
-    """Batches of `batch_size` canvases over all tasks, drawn with `weights`. A batch depends on (seed, step) only.
+    """Instances of the benchmark's tasks.
 
-    lengths: list lengths of the waiting line; a batch takes long_lengths instead with probability long_share.
+    weights: how often each task is drawn.
+    batch_size: canvases of a batch.
+    seed: a training seed.
+    lengths: list lengths of the waiting line; a batch takes `long_lengths` instead with probability `long_share`.
     response_lens: response columns to choose from; a row takes the shortest that fits, or (one in three) the next.
+        None: the answer and one EOS.
     """
 
     weights: Mapping[str, float]
@@ -42,53 +45,76 @@ class TaskMixture:
     lengths: Sequence[int] = (3, 4, 5, 6)
     long_lengths: Sequence[int] = (7, 8, 9, 10)
     long_share: float = 0.1
-    response_lens: Sequence[int] = (24, 32, 40, 48)
+    response_lens: Sequence[int] | None = (24, 32, 40, 48)
 
     def __post_init__(self) -> None:
-        unknown = set(self.weights) - set(builtin_tasks())
+        known = _tasks(self.lengths)
+        unknown = set(self.weights) - set(known)
         if unknown:
-            raise ValueError(
-                f"unknown task {sorted(unknown)[0]!r} in weights; choose among {', '.join(builtin_tasks())}"
-            )
+            raise ValueError(f"unknown task {sorted(unknown)[0]!r} in weights; choose among {', '.join(known)}")
         if self.seed < TRAIN_SEED_MIN:
             raise ValueError(f"training seed {self.seed} is below {TRAIN_SEED_MIN}; smaller seeds are the benchmark's")
 
-    def batch(self, step: int, tokenizer: PreTrainedTokenizerBase) -> Batch:
-        """The clean batch of a step: prompts through the chat template, responses padded with EOS."""
-        rng = random.Random(f"mixture/{self.seed}/{step}")
-        draws = self._draws(rng, step)
-        rendered = tokenizer.apply_chat_template(
+    def open(self, tokenizer: PreTrainedTokenizerBase) -> "TaskStream":
+        return TaskStream(self, tokenizer)
+
+
+@dataclass(frozen=True)
+class TaskStream:
+    """The batches of a mixture: prompts through the chat template, responses padded with EOS."""
+
+    mixture: TaskMixture
+    tokenizer: PreTrainedTokenizerBase
+
+    def batch(self, step: int) -> Batch:
+        return self._batch(step, held_out=False)
+
+    def validation(self, batches: int) -> list[Batch]:
+        """Draws whose prompts belong to the benchmark, at training seeds."""
+        return [self._batch(step, held_out=True) for step in range(batches)]
+
+    def about(self) -> dict[str, object]:
+        return {"tasks": dict(self.mixture.weights), "seed": self.mixture.seed}
+
+    def _batch(self, step: int, held_out: bool) -> Batch:
+        rng = random.Random(f"mixture/{self.mixture.seed}/{step}")
+        draws = self._draws(rng, step, held_out)
+        prompts = self.tokenizer.apply_chat_template(
             [[{"role": "user", "content": draw.prompt}] for draw in draws],
             add_generation_prompt=True,
             return_dict=False,
         )
-        answers = tokenizer([draw.target for draw in draws], add_special_tokens=False)["input_ids"]
-        response_lens = [self._response_len(rng, len(answer)) for answer in answers]
-        pad_id, eos_id = cast(int, tokenizer.pad_token_id), cast(int, tokenizer.eos_token_id)
-        return collate(cast(list[list[int]], rendered), answers, response_lens, pad_id, eos_id)
+        answers = self.tokenizer([draw.target for draw in draws], add_special_tokens=False)["input_ids"]
+        lens = [self._response_len(rng, draw, len(answer)) for draw, answer in zip(draws, answers, strict=True)]
+        pad_id, eos_id = special_ids(self.tokenizer)
+        return collate(cast(list[list[int]], prompts), answers, lens, pad_id, eos_id)
 
-    def _draws(self, rng: random.Random, step: int) -> list[Draw]:
-        tasks = builtin_tasks(self.long_lengths if rng.random() < self.long_share else self.lengths)
-        names = rng.choices(list(self.weights), list(self.weights.values()), k=self.batch_size)
-        return [train_draw(tasks[name], self.seed, step * self.batch_size + i) for i, name in enumerate(names)]
+    def _draws(self, rng: random.Random, step: int, held_out: bool) -> list[Draw]:
+        mixture = self.mixture
+        tasks = _tasks(mixture.long_lengths if rng.random() < mixture.long_share else mixture.lengths)
+        names = rng.choices(list(mixture.weights), list(mixture.weights.values()), k=mixture.batch_size)
+        first = step * mixture.batch_size
+        return [train_draw(tasks[name], mixture.seed, first + i, held_out) for i, name in enumerate(names)]
 
-    def _response_len(self, rng: random.Random, answer_len: int) -> int:
-        fitting = [length for length in self.response_lens if length > answer_len]  # room for one EOS
+    def _response_len(self, rng: random.Random, draw: Draw, answer_len: int) -> int:
+        if self.mixture.response_lens is None:
+            return answer_len + 1
+        fitting = [length for length in self.mixture.response_lens if length > answer_len]  # room for one EOS
+        if not fitting:
+            raise ValueError(
+                f"data.response_lens={list(self.mixture.response_lens)} has no room for the {answer_len} tokens and "
+                f"EOS of {draw.target!r}; give longer ones, or null"
+            )
         return fitting[min(int(rng.random() < 1 / 3), len(fitting) - 1)]
 
 
-def collate(
-    prompts: Sequence[Sequence[int]],
-    answers: Sequence[Sequence[int]],
-    response_lens: Sequence[int],
-    pad_id: int,
-    eos_id: int,
-) -> Batch:
-    """Clean canvases: each prompt, its answer and EOS up to its response length; PAD fills up the shorter rows."""
-    prompt_len = torch.tensor([len(prompt) for prompt in prompts])
-    end = prompt_len + torch.tensor(response_lens)
-    canvas = torch.full((len(prompts), int(end.max())), pad_id)
-    for row, (prompt, answer, length) in enumerate(zip(prompts, answers, response_lens, strict=True)):
-        tokens = torch.tensor([*prompt, *answer, *[eos_id] * (length - len(answer))])
-        canvas[row, : len(tokens)] = tokens
-    return Batch(canvas, prompt_len, end)
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """PAD and EOS; a tokenizer without PAD pads with EOS. Raises ValueError where EOS has no name."""
+    pad, eos = tokenizer.pad_token_id, tokenizer.eos_token_id
+    if not isinstance(eos, int):
+        raise ValueError("the tokenizer names no EOS, so no answer could end")
+    return pad if isinstance(pad, int) else eos, eos
+
+
+def _tasks(lengths: Sequence[int]) -> dict[str, Drawable]:
+    return {**builtin_tasks(lengths), **text_tasks()}

@@ -11,8 +11,7 @@ from typing import Protocol
 
 from decoders.generate import encode
 from dllm.model import DiffusionLM
-from dllm.training.objectives import Batch
-from parallelbench.mixture import collate
+from dllm.training.objectives import Batch, collate
 from parallelbench.record import Run
 from parallelbench.tasks import Sample, Suite, Task
 from parallelbench.tasks.base import Drawable, train_draw

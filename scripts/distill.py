@@ -43,7 +43,10 @@ def main(config: DictConfig) -> None:
 
 def distill(config: dict[str, Any]) -> None:
     """Trajectories, training and the finished weights. Raises ValueError for a config that cannot work."""
-    objective, fitting = instantiate(config["objective"], _convert_="all")(), instantiate(config["fit"])
+    objective, fitting = (
+        instantiate(config["objective"], _convert_="all")(),
+        instantiate(config["fit"], _convert_="all"),
+    )
     lora = None if config["lora"] is None else Lora(**config["lora"])
     processes = join()
     model = instantiate(config["model"], _convert_="all")

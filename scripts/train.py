@@ -1,75 +1,159 @@
-"""Trains a small LM on the benchmark's own generators: `python scripts/train.py objective=mdlm out_dir=...`.
+"""Trains an LM: `python scripts/train.py objective=mdlm out_dir=...`.
 
-Starts from random weights or, with init=DIR, from a finished model. Resumes from out_dir/checkpoint when killed; the
-finished model, in Hugging Face layout, is out_dir/model with training.json beside its weights; a model that started
-from another has that one's record as its model.
+Starts from random weights, or with init= from any causal LM or dLLM, a folder or a hub id; trains its weights, or with
+lora= an adapter. The data are the benchmark's own generators, or rows of any file or data set (conf/data). Resumes from
+out_dir/checkpoint when killed. The result is out_dir/model in Hugging Face layout, or out_dir/adapter, with
+training.json beside the weights; it holds the record of the model that the training started from, where that has one.
 """
 
 import json
+import sys
 from pathlib import Path
+from typing import Any, cast
 
 import hydra
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from dllm.causal import CausalLM, save_causal
-from dllm.load import load, save
+from dllm.checkpoint import ASSETS
+from dllm.load import save
+from dllm.model import DiffusionLM
 from dllm.recurrent import RecurrentLM, save_recurrent
-from dllm.training.fit import fit, join
+from dllm.training.fit import FitConfig, fit, join
+from dllm.training.lora import Lora
+from dllm.training.objectives import NextToken
+from dllm.training.start import start_from
 from dllm.training.tokenizer import build_tokenizer
-from parallelbench.mixture import SCAFFOLD, phrases
+from parallelbench.mixture import SCAFFOLD, phrases, special_ids
 from parallelbench.record import provenance
 from parallelbench.sinks import Logs
-from parallelbench.tasks.base import TRAIN_SEED_MIN
+from parallelbench.training.rows import ByLength, Stream
+
+RECORD = "training.json"
 
 
 @hydra.main(version_base=None, config_path="pkg://conf", config_name="train")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
-    rank, _ = join()
-    resolved = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(resolved, dict)
-    settings = {key: value for key, value in resolved.items() if key not in ("out_dir", "init", "device", "sink")}
-    out_dir = Path(config.out_dir)
-    if config.init is None:
-        model = instantiate(config.model, _convert_="all")(build_tokenizer(phrases()))
+    try:
+        train(cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)))
+    except ValueError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def train(config: dict[str, Any]) -> None:
+    """Training and the finished weights. Raises ValueError, before the first step, for a config that cannot work."""
+    rank, processes = join()
+    objective_of, fitting = (
+        instantiate(config["objective"], _convert_="all"),
+        instantiate(config["fit"], _convert_="all"),
+    )
+    lora = None if config["lora"] is None else Lora(**config["lora"])
+    data = instantiate(config["data"], _convert_="all")
+    settings = {key: value for key, value in config.items() if key not in ("out_dir", "init", "device", "sink")}
+    device = config["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    if config["init"] is None:
+        if lora is not None:
+            raise ValueError(f"lora={config['lora']} adapts a model that is there; name it with init=")
+        model = instantiate(config["model"], _convert_="all")(build_tokenizer(phrases())).to(device)
     else:
-        model = load(config.init, spec=config.spec)
-        settings["model"] = json.loads((Path(config.init) / "training.json").read_text())
-    model.to(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        causal = objective_of.func is NextToken
+        model = start_from(
+            config["init"],
+            spec=config["spec"],
+            causal=causal,
+            dtype=config["dtype"],
+            device=device,
+            adapter=config["adapter"],
+        )
+        settings["model"] = ancestor(config["init"], config["adapter"])
     tokenizer = model.tokenizer
-    data = instantiate(config.data, _convert_="all")
-    assert data.seed >= TRAIN_SEED_MIN, "training seeds must not reach the benchmark's"
-    scaffold = [*tokenizer.convert_tokens_to_ids(list(SCAFFOLD)), tokenizer.eos_token_id]
-    objective = instantiate(config.objective, _convert_="all")(scaffold=scaffold)
-    logs = Logs(instantiate(config.sink, _convert_="all") if rank == 0 else {}, out_dir.name, settings)
+    stream = data.open(tokenizer)
+    window = fitting.accumulate * processes
+    if window > 1:
+        stream = ByLength(stream, window, special_ids(tokenizer)[0])
+    known = [token for token in SCAFFOLD if token in tokenizer.get_vocab()]
+    objective = objective_of(scaffold=[*tokenizer.convert_tokens_to_ids(known), tokenizer.eos_token_id])
+    if lora is None:
+        model.requires_grad_(True)
+    else:
+        lora.inject(model, config["seed"])
+    held_out = stream.validation(config["validation_batches"])
+
+    def validate() -> float:
+        rng = torch.Generator().manual_seed(0)
+        return sum(float(objective(model, batch, rng)) for batch in held_out) / len(held_out)
+
+    folder = Path(config["out_dir"])
+    sessions = folder / "sessions.jsonl"  # a training may go on at another commit
+    if rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(sessions, "a", encoding="utf-8") as file:
+            file.write(json.dumps(provenance()) + "\n")
+    logs = Logs(instantiate(config["sink"], _convert_="all") if rank == 0 else {}, folder.name, settings)
     report = fit(
         model,
-        lambda step, rng: objective(model, data.batch(step, tokenizer), rng),
-        instantiate(config.fit, _convert_="all"),
-        out_dir / "checkpoint",
-        settings,
+        lambda step, rng: objective(model, stream.batch(step), rng),
+        cast(FitConfig, fitting),
+        folder / "checkpoint",
+        {**settings, "data_about": stream.about()},
         on_log=logs.log,
+        validate=validate if held_out else None,
     )
     logs.close()
     if rank > 0:
         return
-    writers = {CausalLM: save_causal, RecurrentLM: save_recurrent}
-    writers.get(type(model), save)(model, out_dir / "model")
-    threads = f"{config.threads} thread(s)"
+    result = folder / ("model" if lora is None else "adapter")
+    if lora is not None:
+        lora.save(model, result, config["init"])
+    else:
+        writers = {CausalLM: save_causal, RecurrentLM: save_recurrent}
+        writers.get(type(model), save)(model, result)
+    sequences = report.steps * report.batches_per_step * data.batch_size
     record = {
         "config": settings,
+        "data": stream.about(),
         "parameters": sum(p.numel() for p in model.parameters()),
+        "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        **mask_of(model),
         "steps": report.steps,
-        "sequences": report.steps * report.batches_per_step * config.data.batch_size,
+        "sequences": sequences,
+        "tokens": tokens_seen(stream, report.steps * report.batches_per_step),
         "seconds": round(report.seconds),
         "final_loss": round(report.final_loss, 4),
-        "device": f"{report.processes} x {model.device.type}, {threads}",
-        **provenance(),
+        "validation_loss": None if report.validation is None else round(report.validation, 4),
+        "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
+        "sessions": [json.loads(line) for line in sessions.read_text(encoding="utf-8").splitlines()],
     }
-    (out_dir / "model" / "training.json").write_text(json.dumps(record, indent=2) + "\n")
-    print(json.dumps(record["final_loss"]), out_dir / "model")
+    (result / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record["final_loss"]), result)
+
+
+def ancestor(init: str, adapter: Any) -> dict[str, Any]:
+    """What is known of how the model that a training starts from was made, by the name of each of its parts."""
+    names = [init, *([adapter] if isinstance(adapter, str) else adapter or [])]
+    files = {
+        name: next((f for f in (Path(name) / RECORD, ASSETS / name / RECORD) if f.is_file()), None) for name in names
+    }
+    return {Path(name).name: file and json.loads(file.read_text()) for name, file in files.items()}
+
+
+def mask_of(model: nn.Module) -> dict[str, Any]:
+    """The MASK token of a diffusion LM."""
+    if not isinstance(model, DiffusionLM):
+        return {}
+    token = model.tokenizer and model.tokenizer.convert_ids_to_tokens(model.spec.mask_id)
+    return {"mask": {"id": model.spec.mask_id, "token": token}}
+
+
+def tokens_seen(stream: Stream, batches: int, sample: int = 100) -> int:
+    """Tokens of all batches without padding, from the mean of the first ones; two leading digits can be trusted."""
+    counted = range(min(batches, sample))
+    return round(sum(int(stream.batch(step).text_end.sum()) for step in counted) / len(counted) * batches)
 
 
 if __name__ == "__main__":

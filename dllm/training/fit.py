@@ -6,9 +6,11 @@ processes that accumulate A batches each see those of one process that accumulat
 """
 
 import json
+import math
 import os
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from accelerate.utils import get_cpu_distributed_information
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
 LossFn = Callable[[int, torch.Generator], Tensor]  # number of the batch, randomness -> scalar loss
 LogFn = Callable[[int, Mapping[str, float]], None]  # step, its numbers
@@ -28,50 +31,92 @@ LOG_EVERY = 20  # steps
 
 @dataclass(frozen=True)
 class FitConfig:
-    """steps: optimiser steps. warmup: steps of linear rise. decay: share of the steps, at the end, that fall linearly
-    to 0.
+    """What the optimiser does.
 
-    muon_lr applies to matrices of the backbone's layers, adamw_lr to embeddings, norms and everything else; with
-    muon_lr None AdamW trains it all, as is usual for fine-tuning. accumulate: batches per step and process, whose mean
-    gradient is taken. precision: "bf16" runs the forward in autocast; weights and optimisers stay as they are.
+    steps: optimiser steps.
+    seed: of the batches' randomness.
+    muon_lr: learning rate of Muon, for the matrices of the backbone's layers; None: AdamW trains them too, as is usual
+        for fine-tuning.
+    adamw_lr: learning rate of AdamW, for embeddings, norms and everything else.
+    betas: AdamW's.
+    weight_decay: of both.
+    warmup: steps in which the learning rates rise linearly.
+    schedule: how they fall over the last `decay` share of the steps, "linear" or "cosine", or not at all ("constant").
+    floor: the share of the learning rate that is left at the end.
+    clip: the largest norm of the gradient, None for no limit.
+    frozen: regular expressions; a parameter whose name one of them finds is not trained.
+    save_every, validate_every: steps between checkpoints, and between losses on held-out batches.
+    accumulate: batches per step and process, whose mean gradient is taken.
+    precision: "bf16" runs the forward in autocast; weights and optimisers stay as they are.
+    checkpointing: keeps no activations of the layers, which are computed again in the backward: less memory, a third
+        more time.
     """
 
     steps: int = 1000
     seed: int = 0
     muon_lr: float | None = 0.03
     adamw_lr: float = 4e-3
+    betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01
     warmup: int = 50
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
     decay: float = 0.5
-    clip: float = 1.0
+    floor: float = 0.0
+    clip: float | None = 1.0
+    frozen: Sequence[str] = ()
     save_every: int = 500
+    validate_every: int = 500
     accumulate: int = 1
     precision: Literal["float32", "bf16"] = "float32"
+    checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.save_every, self.accumulate) < 1:
-            numbers = f"steps={self.steps}, save_every={self.save_every}, accumulate={self.accumulate}"
-            raise ValueError(f"{numbers}; all are at least 1")
-        if self.precision not in ("float32", "bf16"):
-            raise ValueError(f"precision={self.precision!r}; choose float32 or bf16")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"decay={self.decay}; it is a share of the steps in [0, 1]")
+        for name in ("steps", "save_every", "validate_every", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; give at least 1")
+        for name, choices in (("precision", ("float32", "bf16")), ("schedule", ("linear", "cosine", "constant"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}; choose {', '.join(choices)}")
+        for name in ("decay", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}; it is a share in [0, 1]")
+        for name, value in (
+            ("muon_lr", self.muon_lr),
+            ("adamw_lr", self.adamw_lr),
+            ("weight_decay", self.weight_decay),
+        ):
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name}={value}; give a number >= 0")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={list(self.betas)}; AdamW takes two numbers in [0, 1)")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip={self.clip}; the largest norm of a gradient is positive (null: no limit)")
 
     def lr_scale(self, step: int) -> float:
         """Factor on the learning rates at a step."""
         rise = min(1.0, (step + 1) / max(self.warmup, 1))
-        fall = min(1.0, (self.steps - step) / max(self.decay * self.steps, 1))
-        return rise * fall
+        if self.schedule == "constant":
+            return rise
+        left = min(1.0, (self.steps - step) / max(self.decay * self.steps, 1))
+        fall = left if self.schedule == "linear" else (1 - math.cos(math.pi * left)) / 2
+        return rise * (self.floor + (1 - self.floor) * fall)
 
 
 @dataclass
 class FitReport:
-    """What a training run did: steps in all, wall seconds over all its sessions, the mean loss of its last 100 steps,
-    and how many batches a step took on how many processes."""
+    """What a training run did.
+
+    steps: in all.
+    seconds: wall time over all its sessions.
+    final_loss: the mean loss of the last 100 steps.
+    validation: the loss on held-out batches at the end, None without any, or where nothing was left to do.
+    batches_per_step, processes: how many batches a step took, on how many processes.
+    """
 
     steps: int
     seconds: float
     final_loss: float
+    validation: float | None
     batches_per_step: int
     processes: int
 
@@ -94,10 +139,11 @@ def fit(
     checkpoint: Path,
     settings: Mapping[str, Any] | None = None,
     on_log: LogFn | None = None,
+    validate: Callable[[], float] | None = None,
 ) -> FitReport:
     """Trains, in place, what requires gradients in `model`; resumes from `checkpoint` (a folder) where it holds a state
     of the same run. Every 20 steps the mean loss, the gradient's norm and the learning rates' factor go to
-    checkpoint/log.jsonl and `on_log`.
+    checkpoint/log.jsonl and `on_log`, and every `validate_every` steps and at the end what `validate` gives.
 
     settings: whatever else tells one run from another (data, objective, model; JSON values). Of several processes, all
     call this with the same weights and arguments; the main one writes. Their gradients are averaged after the backward,
@@ -106,9 +152,13 @@ def fit(
     """
     rank, count = join()
     per_step = config.accumulate * count
-    identity = {**asdict(config), "accumulate": per_step, "settings": dict(settings or {})}
+    plain = json.loads(json.dumps(asdict(config)))  # as it is read back: lists for tuples
+    identity = {**plain, "accumulate": per_step, "settings": dict(settings or {})}
+    _freeze(model, config)
+    if config.checkpointing:
+        _forget_activations(model)
     optimizers, trained = _optimizers(model, config), _trained(model)
-    start, seconds, losses = _resume(model, optimizers, identity, checkpoint)
+    start, seconds, losses, held_out = _resume(model, optimizers, identity, checkpoint)
     log = _Log(checkpoint / "log.jsonl", start) if rank == 0 else None
     model.train()
     began = time.perf_counter() - seconds
@@ -127,26 +177,41 @@ def fit(
             for parameter in trained.values():
                 if parameter.grad is not None:
                     _averaged(parameter.grad, count)
-        norm = nn.utils.clip_grad_norm_(trained.values(), config.clip)
+        norm = nn.utils.clip_grad_norm_(trained.values(), math.inf if config.clip is None else config.clip)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * config.lr_scale(step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         losses = [*losses[-99:], total]
-        if log is not None and ((step + 1) % LOG_EVERY == 0 or step + 1 == config.steps):
+        last = step + 1 == config.steps
+        numbers = {}
+        if (step + 1) % LOG_EVERY == 0 or last:
             recent = losses[-LOG_EVERY:]
             numbers = {"loss": sum(recent) / len(recent), "grad_norm": float(norm), "lr_scale": config.lr_scale(step)}
+        if validate is not None and rank == 0 and ((step + 1) % config.validate_every == 0 or last):
+            model.eval()
+            with torch.no_grad(), _autocast(model, config):
+                numbers["validation"] = held_out = validate()
+            model.train()
+        if log is not None and numbers:
             bar.set_postfix(loss=f"{sum(losses) / len(losses):.4f}")
             log.write(step + 1, numbers)
             if on_log is not None:
                 on_log(step + 1, numbers)
-        if rank == 0 and ((step + 1) % config.save_every == 0 or step + 1 == config.steps):
-            _save(model, optimizers, identity, checkpoint, step + 1, time.perf_counter() - began, losses)
+        if rank == 0 and ((step + 1) % config.save_every == 0 or last):
+            progress = {
+                "step": step + 1,
+                "seconds": time.perf_counter() - began,
+                "losses": losses,
+                "held_out": held_out,
+            }
+            _save(model, optimizers, identity, checkpoint, progress)
     if count > 1:
         PartialState().wait_for_everyone()
     model.eval()
-    return FitReport(config.steps, time.perf_counter() - began, sum(losses) / len(losses), per_step, count)
+    mean = sum(losses) / len(losses)
+    return FitReport(config.steps, time.perf_counter() - began, mean, held_out, per_step, count)
 
 
 def _averaged(tensor: Tensor, count: int) -> Tensor:
@@ -176,6 +241,28 @@ class _Log:
             file.write(json.dumps({"step": step, **{key: round(value, 6) for key, value in numbers.items()}}) + "\n")
 
 
+def _freeze(model: nn.Module, config: FitConfig) -> None:
+    """Raises ValueError for an expression that finds no parameter, or when nothing is left to train."""
+    for pattern in config.frozen:
+        found = [p for name, p in model.named_parameters() if re.search(pattern, name)]
+        if not found:
+            raise ValueError(f"frozen={pattern!r} finds no parameter, such as {next(model.named_parameters())[0]!r}")
+        for parameter in found:
+            parameter.requires_grad_(False)
+    if not _trained(model):
+        raise ValueError(f"frozen={list(config.frozen)} leaves nothing to train")
+
+
+def _forget_activations(model: nn.Module) -> None:
+    """Raises ValueError for a model that cannot compute its activations again."""
+    stacks = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    if not any(stack.supports_gradient_checkpointing for stack in stacks):
+        raise ValueError("checkpointing=true: this model cannot compute its activations again")
+    stacks[0].gradient_checkpointing_enable({"use_reentrant": False})
+    if any(not parameter.requires_grad for parameter in stacks[0].parameters()):
+        stacks[0].enable_input_require_grads()  # frozen embeddings would cut the backward short
+
+
 def _optimizers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimizer]:
     trained = _trained(model)
     matrices = [
@@ -186,7 +273,10 @@ def _optimizers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimiz
     if config.muon_lr is not None and matrices:  # a small net has no layers
         muon = [trained[name] for name in matrices]
         optimizers += [torch.optim.Muon(muon, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)]
-    optimizers += [torch.optim.AdamW(others, lr=config.adamw_lr, betas=(0.9, 0.95), weight_decay=config.weight_decay)]
+    if others:
+        optimizers += [
+            torch.optim.AdamW(others, lr=config.adamw_lr, betas=tuple(config.betas), weight_decay=config.weight_decay)
+        ]
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["base_lr"] = group["lr"]
@@ -198,9 +288,7 @@ def _save(
     optimizers: list[torch.optim.Optimizer],
     identity: Mapping[str, Any],
     folder: Path,
-    step: int,
-    seconds: float,
-    losses: list[float],
+    progress: Mapping[str, Any],
 ) -> None:
     """Writes the whole training state as safetensors, then the JSON that makes it valid, each by an atomic rename."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -208,10 +296,10 @@ def _save(
     for i, optimizer in enumerate(optimizers):
         for j, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{j}.{key}": torch.as_tensor(value).clone() for key, value in state.items()}
-    name = f"state-{step}.safetensors"
+    name = f"state-{progress['step']}.safetensors"
     save_file({key: value.detach().contiguous() for key, value in tensors.items()}, folder / f"{name}.tmp")
     os.replace(folder / f"{name}.tmp", folder / name)
-    state = {"file": name, "step": step, "seconds": seconds, "losses": losses, "identity": identity}
+    state = {"file": name, **progress, "identity": identity}
     (folder / "state.json.tmp").write_text(json.dumps(state))
     os.replace(folder / "state.json.tmp", folder / "state.json")
     for old in folder.glob("state-*.safetensors"):
@@ -221,10 +309,10 @@ def _save(
 
 def _resume(
     model: nn.Module, optimizers: list[torch.optim.Optimizer], identity: Mapping[str, Any], folder: Path
-) -> tuple[int, float, list[float]]:
+) -> tuple[int, float, list[float], float | None]:
     path = folder / "state.json"
     if not path.exists():
-        return 0, 0.0, []
+        return 0, 0.0, [], None
     state = json.loads(path.read_text())
     if state["identity"] != identity:
         raise ValueError(f"{folder} holds a run with other settings; give another checkpoint folder or delete it")
@@ -240,7 +328,7 @@ def _resume(
                 _, _, j, name = key.split(".")
                 saved.setdefault(int(j), {})[name] = value
         optimizer.load_state_dict({"state": saved, "param_groups": optimizer.state_dict()["param_groups"]})
-    return state["step"], state["seconds"], state["losses"]
+    return state["step"], state["seconds"], state["losses"], state["held_out"]
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:

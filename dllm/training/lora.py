@@ -4,32 +4,44 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import save_file
 from torch import nn
 
-from dllm.adapter import CONFIG, PREFIX, WEIGHTS, is_attached
+from dllm.adapter import CONFIG, MASK_EMBEDDING, PREFIX, WEIGHTS, is_attached, layers, put_gate
+from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 
 
 @dataclass(frozen=True)
 class Lora:
-    """r: rank. alpha: the product is scaled by alpha / r. targets: last names of the linear layers it covers."""
+    """What an adapter is.
+
+    r: rank.
+    alpha: the product is scaled by alpha / r.
+    targets: last names of the linear layers it covers.
+    active: at which columns it adds something: "everywhere", or at "drafts" only (`ModelSpec.context_causal`), which
+        leaves the model at all other columns bit for bit as it is. It then also learns the embedding of MASK.
+    """
 
     r: int = 32
     alpha: float = 32.0
     targets: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    active: Literal["everywhere", "drafts"] = "everywhere"
 
     def __post_init__(self) -> None:
         if self.r < 1:
             raise ValueError(f"lora.r={self.r}; a rank is at least 1")
+        if self.active not in ("everywhere", "drafts"):
+            raise ValueError(f"lora.active={self.active!r}; choose everywhere or drafts")
 
-    def inject(self, model: DiffusionLM, seed: int) -> None:
-        """Freezes the model and adds a trainable adapter that changes nothing yet, in place.
+    def inject(self, model: DiffusionLM | CausalLM, seed: int) -> None:
+        """Freezes the model and adds a trainable adapter in float32 that changes nothing yet, in place.
 
-        Raises ValueError when the model has an adapter or lacks a layer of those names.
+        Raises ValueError when the model has an adapter, lacks a layer of those names, or has no drafted columns.
         """
         if is_attached(model):
             raise ValueError(f"{model.name} already has an adapter; merge it before training another")
@@ -37,21 +49,36 @@ class Lora:
         absent = [target for target in self.targets if target not in linear]
         if absent or not self.targets:
             raise ValueError(f"lora.targets={list(self.targets)}: {model.name} has linear layers {sorted(linear)}")
+        drafts = self.active == "drafts"
+        if drafts and not (isinstance(model, DiffusionLM) and model.spec.context_causal):
+            raise ValueError("lora.active=drafts needs a model with drafted columns; set spec.context_causal=true")
         model.requires_grad_(False)
         config = LoraConfig(r=self.r, lora_alpha=self.alpha, target_modules=list(self.targets))  # pyright: ignore[reportArgumentType]
         with torch.random.fork_rng():  # PEFT initialises from the global generator
             torch.manual_seed(seed)
             inject_adapter_in_model(config, model.backbone)
+        for layer in layers(model).values():
+            layer.cast_input_dtype_enabled = False  # autocast does that, once
+        if drafts:
+            assert isinstance(model, DiffusionLM)
+            put_gate(model)
+            model.mask_embedding = learn_mask_embedding(model)
 
-    def save(self, model: DiffusionLM, folder: Path, base: str) -> None:
-        """Writes the adapter in PEFT's layout, by the backbone's names; `dllm.load(base, adapter=folder)` reads it."""
+    def save(self, model: DiffusionLM | CausalLM, folder: Path, base: str) -> None:
+        """Writes the adapter in PEFT's layout and bfloat16, by the backbone's names; `dllm.load(base, adapter=folder)`
+        reads it."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {
-            PREFIX + name.replace(".default.", "."): tensor.detach().cpu().contiguous()
+            PREFIX + name.replace(".default.", "."): tensor
             for name, tensor in model.backbone.named_parameters()
             if ".lora_" in name
         }
-        save_file(tensors, folder / WEIGHTS)
+        learned = dict(model.named_parameters()).get(MASK_EMBEDDING)
+        if learned is not None:
+            tensors[MASK_EMBEDDING] = learned
+        save_file(
+            {name: t.detach().cpu().to(torch.bfloat16).contiguous() for name, t in tensors.items()}, folder / WEIGHTS
+        )
         about = {
             "peft_type": "LORA",
             "base_model_name_or_path": base,
@@ -60,5 +87,19 @@ class Lora:
             "lora_dropout": 0.0,
             "bias": "none",
             "target_modules": list(self.targets),
+            "active": self.active,
         }
         (folder / CONFIG).write_text(json.dumps(about, indent=2) + "\n")
+
+
+def learn_mask_embedding(model: DiffusionLM) -> nn.Parameter:
+    """A trainable input embedding of MASK, from the mean of all embeddings, which the model looks up from now on."""
+    embed, mask_id = model.backbone.get_input_embeddings(), model.spec.mask_id
+    assert isinstance(embed.weight, torch.Tensor)
+    vector = nn.Parameter(embed.weight.float().mean(0))
+
+    def replace(_module: nn.Module, tokens: tuple[torch.Tensor, ...], found: torch.Tensor) -> torch.Tensor:
+        return torch.where((tokens[0] == mask_id)[..., None], vector.to(found.dtype), found)
+
+    embed.register_forward_hook(replace)
+    return vector

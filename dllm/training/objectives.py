@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,12 +16,61 @@ from dllm.training.masking import content_columns, mask_response, mix_rows
 
 @dataclass(frozen=True)
 class Batch:
-    """Clean canvases `[B, T]`, right-padded: prompt_len columns of prompt, then the response up to `end`
-    (EOS-padded)."""
+    """Clean canvases, right-padded.
+
+    canvas: token ids `[B, T]`.
+    prompt_len: columns of each row's prompt.
+    text_end: the column behind the response's text, the EOS that ends it included (a cut text has none).
+    end: the column behind the response, which EOS fills up from its text on.
+
+    For example a prompt of 3 tokens, an answer of 2 and a response of 4 columns: prompt_len 3, text_end 6, end 7.
+    """
 
     canvas: Int[Tensor, "B T"]
     prompt_len: Int[Tensor, " B"]
+    text_end: Int[Tensor, " B"]
     end: Int[Tensor, " B"]
+
+    def between(self, first: Int[Tensor, " B"], last: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
+        """Columns from `first` on and before `last`."""
+        columns = torch.arange(self.canvas.shape[1])
+        return (columns >= first[:, None]) & (columns < last[:, None])
+
+    @property
+    def response(self) -> Bool[Tensor, "B T"]:
+        return self.between(self.prompt_len, self.end)
+
+
+def collate(
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    response_lens: Sequence[int],
+    pad_id: int,
+    eos_id: int,
+) -> Batch:
+    """Clean canvases: each prompt, its answer and EOS up to its response length; PAD fills up the shorter rows."""
+    prompt_len = torch.tensor([len(prompt) for prompt in prompts])
+    lens = torch.tensor(response_lens)
+    text_end = prompt_len + torch.minimum(torch.tensor([len(answer) + 1 for answer in answers]), lens)
+    canvas = torch.full((len(prompts), int((prompt_len + lens).max())), pad_id)
+    for row, (prompt, answer, length) in enumerate(zip(prompts, answers, response_lens, strict=True)):
+        tokens = torch.tensor([*prompt, *answer, *[eos_id] * (length - len(answer))])
+        canvas[row, : len(tokens)] = tokens
+    return Batch(canvas, prompt_len, text_end, prompt_len + lens)
+
+
+def join_batches(batches: Sequence[Batch], pad_id: int) -> Batch:
+    """The rows of several batches as one."""
+    width = max(batch.canvas.shape[1] for batch in batches)
+    canvas = [F.pad(batch.canvas, (0, width - batch.canvas.shape[1]), value=pad_id) for batch in batches]
+    fields = ([getattr(batch, name) for batch in batches] for name in ("prompt_len", "text_end", "end"))
+    return Batch(torch.cat(canvas), *(torch.cat(field) for field in fields))
+
+
+def take_rows(batch: Batch, rows: Int[Tensor, " R"]) -> Batch:
+    """Some rows of a batch, no wider than they need."""
+    end = batch.end[rows]
+    return Batch(batch.canvas[rows, : int(end.max())], batch.prompt_len[rows], batch.text_end[rows], end)
 
 
 @dataclass(frozen=True)
@@ -43,8 +92,7 @@ class MaskedDiffusion:
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean over rows of sum over masked tokens of cross-entropy / k."""
-        columns = torch.arange(batch.canvas.shape[1])
-        response = (columns >= batch.prompt_len[:, None]) & (columns < batch.end[:, None])
+        response = batch.response
         content = content_columns(response, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
         eligible = mix_rows(content, response, self.content_fraction)
         masked, weight = mask_response(eligible, rng)
@@ -81,11 +129,8 @@ class BlockDiffusion:
         block = model.spec.block
         if block is None:
             raise ValueError("block diffusion needs a model with blocks; set spec.block")
-        columns = torch.arange(batch.canvas.shape[1])
-        response = (columns >= batch.prompt_len[:, None]) & (columns < batch.end[:, None])
-        ended = response & torch.isin(batch.canvas, torch.tensor(model.spec.eos_ids))
-        first_eos = torch.where(ended.any(1), ended.int().argmax(1), batch.end - 1)
-        decoded = response & (columns // block <= (first_eos // block)[:, None])
+        columns, response, last = torch.arange(batch.canvas.shape[1]), batch.response, batch.text_end - 1
+        decoded = response & (columns // block <= (last // block)[:, None])
         content = content_columns(decoded, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
         eligible = mix_rows(content, decoded, self.content_fraction)
         num_blocks = -(-len(columns) // block)
@@ -94,7 +139,7 @@ class BlockDiffusion:
         masked = torch.stack([eligible & chosen, eligible & ~chosen])
         noisy = batch.canvas.masked_fill(masked, model.spec.mask_id)
         # only the blocks that are decoded
-        count = int(((first_eos // block + 1 - batch.prompt_len // block) * block).max())
+        count = int(((last // block + 1 - batch.prompt_len // block) * block).max())
         ours = model.response_blocks(batch.prompt_len, count)
         within = ours.clamp(max=len(columns) - 1)
         pick = within.expand(2, -1, -1)
@@ -113,12 +158,9 @@ class NextToken:
 
     def __call__(self, model: CausalLM | RecurrentLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean over rows of the mean cross-entropy per token."""
-        columns = torch.arange(batch.canvas.shape[1])
-        response = (columns >= batch.prompt_len[:, None]) & (columns < batch.end[:, None])
-        is_eos = response & (batch.canvas == model.tokenizer.eos_token_id)
-        target = response & (is_eos.cumsum(1) - is_eos.long() == 0)
+        target = batch.between(batch.prompt_len.clamp(min=1), batch.text_end)  # nothing comes before column 0
         weight = target.float() / target.sum(1, keepdim=True)
         canvas, target, weight = (t.to(model.device) for t in (batch.canvas, target, weight))
-        logits = model.next_logits(canvas[:, :-1], rng)[target[:, 1:]]
+        logits = model.next_logits(canvas[:, :-1], target[:, 1:], rng)
         loss = F.cross_entropy(logits.float(), canvas[target], reduction="none")
         return (loss * weight[target]).sum() / len(batch.canvas)

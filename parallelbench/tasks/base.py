@@ -101,8 +101,9 @@ def bench_samples(task: Drawable, limit: int, seed: int) -> list[Sample]:
     return samples
 
 
-def train_draw(task: Drawable, seed: int, index: int) -> Draw:
-    """Training instance number `index` of a seed, disjoint from every benchmark sample.
+def train_draw(task: Drawable, seed: int, index: int, held_out: bool = False) -> Draw:
+    """Training instance number `index` of a seed, disjoint from every benchmark sample; with `held_out` an instance for
+    validation instead, whose prompt is the benchmark's.
 
     Raises ValueError when the seed belongs to the benchmark.
     """
@@ -110,6 +111,6 @@ def train_draw(task: Drawable, seed: int, index: int) -> Draw:
         raise ValueError(f"training seed {seed} is below {TRAIN_SEED_MIN}; smaller seeds belong to the benchmark")
     rng = random.Random(f"{task.name}/{seed}/{index}")
     draw = task.draw(rng, rng.randrange(2**16))
-    while is_held_out(draw.prompt):
+    while is_held_out(draw.prompt) != held_out:
         draw = task.draw(rng, rng.randrange(2**16))
     return draw

@@ -1,0 +1,170 @@
+"""Teaching a causal LM to draft: MASK columns behind any of its columns guess what it would write next.
+
+The clean stream is the causal LM itself. Behind an anchor, a column of it, stands a group of drafted columns, which see
+the clean columns up to the anchor and each other (`ModelSpec.context_causal`). Their targets are the model's own
+distributions, one causal pass over the text gives all of them, or the text's tokens. With an adapter for drafted
+columns only (`Lora.active`) nothing has to be learned anew and no gradient goes through the clean stream: its prompt
+and text cost one forward. Groups and masks: multi-token prediction by gated LoRA (Samragh et al. 2507.11851); total
+variation as the loss, since it is the share of drafts that verification rejects (Uno); small groups first.
+
+For example with shift 1, anchor column 7 and a group of 3: column 7 predicts 8, the causal LM's own next token; the
+MASKs at 8, 9 and 10 predict 9, 10 and 11.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import DynamicCache
+
+from dllm.model import DiffusionLM
+from dllm.training.objectives import Batch
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Mean over drafted columns of tv * TV + kl * KL + label * CE, a column's weight falling by `decay` from one of a
+    group to the next.
+
+    TV, KL: total variation between a column's distribution and the clean stream's at the column it stands for, and
+        KL(clean || drafted).
+    CE: cross-entropy to the text's token.
+    decay: a draft counts only if those before it are accepted.
+    groups: sizes of groups; a batch has groups of one size, drawn with `group_weights`.
+    anchors: groups per row, behind columns drawn among those that predict its text.
+    reveal: share of groups in which some drafted columns but the first show their token, as after decoding by
+        confidence. The clean stream knows nothing of these, so such groups have the text's tokens as targets.
+    causal: weight of the clean stream's own next-token loss, for a model whose clean stream is trained too.
+    """
+
+    tv: float = 1.0
+    kl: float = 0.1
+    label: float = 0.0
+    decay: float = 0.8
+    groups: Sequence[int] = (2, 4, 8)
+    group_weights: Sequence[float] = (0.2, 0.4, 0.4)
+    anchors: int = 16
+    reveal: float = 0.0
+    causal: float = 0.0
+    scaffold: Sequence[int] = ()  # what every objective is given; not used
+
+    def __post_init__(self) -> None:
+        weights = (self.tv, self.kl, self.label, self.causal)
+        if min(weights) < 0 or not sum(weights[:3]) > 0:
+            raise ValueError(f"tv={self.tv}, kl={self.kl}, label={self.label}, causal={self.causal}; weights are >= 0")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay={self.decay}; it is in (0, 1]")
+        if not self.groups or len(self.groups) != len(self.group_weights) or min(self.groups) < 1:
+            raise ValueError(
+                f"groups={list(self.groups)}, group_weights={list(self.group_weights)}; give sizes >= 1, each a weight"
+            )
+        if not 0 <= self.reveal <= 1:
+            raise ValueError(f"reveal={self.reveal}; it is a share of groups in [0, 1]")
+        if self.anchors < 1:
+            raise ValueError(f"anchors={self.anchors}; a row needs at least 1")
+
+    def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
+        if not model.spec.context_causal:
+            raise ValueError("drafting needs a model with drafted columns; set spec.context_causal=true")
+        shift, mask_id = model.spec.shift, model.spec.mask_id
+        size = self.groups[int(torch.multinomial(torch.tensor(self.group_weights), 1, generator=rng))]
+        anchor = draw_anchors(batch, self.anchors, rng)
+        columns = anchor[..., None] + torch.arange(1, size + 1)  # [B, N, g]
+        shown = torch.rand(columns.shape, generator=rng) < torch.rand(*anchor.shape, 1, generator=rng)
+        revealed = torch.rand(*anchor.shape, 1, generator=rng) < self.reveal
+        shown = shown & revealed & (torch.arange(size) > 0)
+        target = columns + shift
+        inside = batch.canvas.shape[1] - 1
+        tokens = batch.canvas.gather(1, columns.clamp(max=inside).flatten(1)).view_as(columns)
+        answer_known = F.pad(shown, (0, shift))[..., shift:]  # the column meant shows its token
+        counted = (target < batch.text_end[:, None, None]) & ~answer_known
+        weight = (self.decay ** torch.arange(size)).expand_as(columns)[counted]
+        soft = (~revealed).expand_as(columns)[counted]
+        labels = batch.canvas.gather(1, target.clamp(max=inside).flatten(1)).view_as(columns)[counted]
+
+        device = model.device
+        canvas, anchor, columns, counted, weight, soft, labels = (
+            t.to(device) for t in (batch.canvas, anchor, columns, counted, weight, soft, labels)
+        )
+        drafted = tokens.to(device).masked_fill(~shown.to(device), mask_id)
+        clean, hidden = two_pass_hidden(model, canvas, anchor, drafted, grad=self.causal > 0)
+        log_q = _log_softmax(model, hidden[counted])
+        loss = self.label * F.nll_loss(log_q, labels, reduction="none")
+        if self.tv or self.kl:
+            with torch.no_grad():
+                source = (columns + shift - 1).clamp(max=inside).flatten(1)
+                picked = clean.gather(1, source[..., None].expand(-1, -1, clean.shape[-1])).view_as(hidden)
+                log_p = _log_softmax(model, picked[counted])
+                p = log_p.exp()
+            gap = self.tv * 0.5 * (p - log_q.exp()).abs().sum(-1) + self.kl * (p * (log_p - log_q)).nan_to_num().sum(-1)
+            hard = F.nll_loss(log_q, labels, reduction="none") * (self.tv + self.kl)
+            loss = loss + torch.where(soft, gap, hard)
+        total = (loss * weight).sum() / weight.sum().clamp(min=1e-6)
+        if self.causal:
+            where = batch.between(batch.prompt_len.clamp(min=1), batch.text_end)[:, 1:].to(device)
+            logits = _log_softmax(model, clean[:, :-1][where])
+            total = total + self.causal * F.nll_loss(logits, canvas[:, 1:][where])
+        return total
+
+
+def draw_anchors(batch: Batch, count: int, rng: torch.Generator) -> Int[Tensor, "B N"]:
+    """For each row `count` of the columns that predict its text, from the one before it to its last but one, each once
+    before one comes again."""
+    first = (batch.prompt_len - 1).clamp(min=0)
+    span = (batch.text_end - 1 - first).clamp(min=1)[:, None]
+    order = torch.rand(batch.canvas.shape, generator=rng)
+    order = order.masked_fill(torch.arange(order.shape[1]) >= span, 2.0).argsort(1)
+    return first[:, None] + order.gather(1, torch.arange(count) % span)
+
+
+def two_pass_hidden(
+    model: DiffusionLM,
+    canvas: Int[Tensor, "B T"],
+    anchor: Int[Tensor, "B N"],
+    drafted: Int[Tensor, "B N G"],
+    grad: bool,
+) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N G D"]]:
+    """Hidden states of the clean columns, and of groups of drafted columns, each behind its anchor. The clean stream
+    attends backwards and keeps its K/V; a group sees those up to its anchor and its own columns. grad: whether a
+    gradient goes through the clean stream."""
+    (batch, length), (_, groups, size) = canvas.shape, drafted.shape
+    device, decoder = canvas.device, model.backbone.get_decoder()
+    embed, kv = model.backbone.get_input_embeddings(), DynamicCache()
+    columns = torch.arange(length, device=device)
+    with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
+        if model.gate is not None:
+            model.gate.open_at(torch.zeros_like(canvas, dtype=torch.bool))
+        clean = decoder(
+            inputs_embeds=embed(canvas),
+            attention_mask=(columns <= columns[:, None]).expand(batch, 1, -1, -1),
+            position_ids=columns.expand_as(canvas),
+            past_key_values=kv,
+            use_cache=True,
+        ).last_hidden_state
+    if model.gate is not None:
+        model.gate.open_at(None)
+    place = anchor.repeat_interleave(size, 1)  # [B, N * G]
+    group = torch.arange(groups, device=device).repeat_interleave(size)
+    to_clean: Bool[Tensor, "B Q T"] = columns <= place[..., None]
+    to_group = (group == group[:, None]).expand(batch, -1, -1)
+    offset = torch.arange(1, size + 1, device=device).repeat(groups)
+    hidden = decoder(
+        inputs_embeds=embed(drafted.flatten(1)),
+        attention_mask=torch.cat([to_clean, to_group], -1)[:, None],
+        position_ids=place + offset,
+        past_key_values=kv,
+        use_cache=True,
+    ).last_hidden_state
+    return clean, hidden.view(batch, groups, size, -1)
+
+
+def _log_softmax(model: DiffusionLM, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+    """Log-probabilities; MASK is none of the candidates."""
+    head = cast(Any, model.backbone.get_output_embeddings())
+    logits = head(hidden).float()
+    logits[:, model.spec.mask_id] = float("-inf")
+    return logits.log_softmax(-1)

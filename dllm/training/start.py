@@ -1,0 +1,66 @@
+"""What a training starts from: any causal or diffusion LM, with a MASK token where it is to become a diffusion LM."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from dllm.causal import CausalLM, load_causal
+from dllm.checkpoint import ASSETS, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
+from dllm.families import recognise
+from dllm.load import load
+from dllm.model import DiffusionLM
+from dllm.spec import SPEC_FILE
+
+MASK_TOKEN = "<|mask|>"
+
+
+def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **options: Any) -> CausalLM | DiffusionLM:
+    """The model of a folder, a hub id or a shipped name, to be trained. options: as of `dllm.load`.
+
+    causal: as an autoregressive LM. Otherwise as a diffusion LM, which needs a MASK token: the one that it or `spec`
+    names; else the first row of its embeddings that its tokenizer has no token for; else a row that is added.
+    Raises ValueError for what cannot be loaded.
+    """
+    if causal:
+        if spec:
+            raise ValueError(f"spec={dict(spec)} is for diffusion models, and this objective trains a causal LM")
+        return load_causal(init, **options)
+    fields, path = dict(spec or {}), str(ASSETS / init) if (ASSETS / init).is_dir() else init
+    unmasked = None if "mask_id" in fields else _tokenizer_without_mask(path, init)
+    if unmasked is None:
+        return load(path, spec=fields or None, **options)
+    special = {unmasked.eos_token_id, unmasked.pad_token_id}
+    model = load(path, spec={**fields, "mask_id": next(i for i in range(3) if i not in special)}, **options)
+    model.spec = replace(model.spec, mask_id=_new_token(model, len(unmasked)))
+    return model
+
+
+def _tokenizer_without_mask(path: str, name: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a checkpoint in which nothing names MASK, else None. Raises ValueError without a tokenizer."""
+    with one_sentence(name, shipped_models()):
+        raw = raw_config(path, {})
+        if find_file(path, SPEC_FILE, {}) is not None or recognise(raw) is not None:
+            return None
+        tokenizer = read_tokenizer(path, AutoConfig.from_pretrained(path), AutoTokenizer, None, {})
+        if tokenizer is None:
+            raise ValueError("it has no tokenizer to read data with")
+        return tokenizer if tokenizer.mask_token_id is None else None
+
+
+def _new_token(model: DiffusionLM, tokens: int) -> int:
+    """The id of a MASK token behind the tokenizer's: a spare row of the embeddings, or one that is added, with the mean
+    embedding."""
+    embeddings = model.backbone.get_input_embeddings().weight
+    assert isinstance(embeddings, Tensor) and model.tokenizer is not None
+    if tokens >= len(embeddings):
+        with torch.random.fork_rng():  # transformers draws the new row
+            model.backbone.resize_token_embeddings(tokens + 1)
+        for layer in (model.backbone.get_input_embeddings(), model.backbone.get_output_embeddings()):
+            weight = cast(nn.Embedding, layer).weight
+            weight.data[tokens] = weight.data[:tokens].float().mean(0)
+    model.tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
+    return tokens

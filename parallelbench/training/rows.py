@@ -1,0 +1,284 @@
+"""Training data from anywhere: rows of a JSONL file or a hub data set, and mixtures of several sources.
+
+A row whose prompt the benchmark may ask (`is_held_out`, one prompt in 16) is never trained on: these rows are the
+validation split.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+import datasets
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from dllm.training.objectives import Batch, collate, join_batches, take_rows
+from parallelbench.mixture import special_ids
+from parallelbench.tasks.base import is_held_out
+
+
+class Stream(Protocol):
+    """Batches by number. A batch depends on the data and its number only."""
+
+    def batch(self, step: int) -> Batch: ...
+
+    def validation(self, batches: int) -> list[Batch]:
+        """At most so many batches of what is never trained on."""
+        ...
+
+    def about(self) -> dict[str, object]:
+        """What a record says of the data (JSON values)."""
+        ...
+
+
+class Data(Protocol):
+    """What a yaml of conf/data makes."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+    def open(self, tokenizer: PreTrainedTokenizerBase) -> Stream:
+        """Raises ValueError, before the first batch, for data that cannot be used."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a JSONL file or a hub data set.
+
+    source: a file that ends in .jsonl or .json, or an id for `datasets.load_dataset`.
+    subset, split: of a hub data set.
+    prompt, answer: the columns of a question and its answer.
+    messages: instead of them, the column of a chat, `[{"role": ..., "content": ...}, ...]`; its last message, by the
+        assistant, is the answer.
+    text: instead of them, the column of plain texts, joined with EOS and cut into rows of `max_length`.
+    limit: the first rows only.
+    streamed: reads a hub data set row by row up to `limit`, without fetching the rest of it.
+    max_length: the most tokens of a row, prompt, answer and EOS.
+    too_long: what becomes of a longer row: "refuse" to start, "drop" it, or "cut" its answer.
+    batch_size: canvases of a batch.
+    seed: of the order of rows, another one each epoch.
+    """
+
+    source: str
+    subset: str | None = None
+    split: str = "train"
+    prompt: str = "prompt"
+    answer: str = "answer"
+    messages: str | None = None
+    text: str | None = None
+    limit: int | None = None
+    streamed: bool = False
+    max_length: int = 1024
+    too_long: Literal["refuse", "drop", "cut"] = "refuse"
+    batch_size: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.messages is not None and self.text is not None:
+            raise ValueError(f"data.messages={self.messages!r} and data.text={self.text!r}: give one of them")
+        if self.too_long not in ("refuse", "drop", "cut"):
+            raise ValueError(f"data.too_long={self.too_long!r}; choose refuse, drop or cut")
+        if self.streamed and self.limit is None:
+            raise ValueError("data.streamed=true reads up to data.limit rows; give it")
+        for name, value in (("batch_size", self.batch_size), ("max_length", self.max_length), ("limit", self.limit)):
+            if value is not None and value < (2 if name == "max_length" else 1):
+                raise ValueError(f"data.{name}={value} is too small")
+
+    def open(self, tokenizer: PreTrainedTokenizerBase) -> "RowStream":
+        """The rows as tokens, cached by `datasets`. Raises ValueError, naming the source, when it cannot be read, lacks
+        a column, has a row that is too long, or has nothing to train on."""
+        rows = self._load()
+        wanted = [self.text] if self.text else [self.messages] if self.messages else [self.prompt, self.answer]
+        for column in wanted:
+            if column not in rows.column_names:
+                raise ValueError(f"data.source={self.source} has no column {column!r}; it has {rows.column_names}")
+        encode = self._encode_texts if self.text else self._encode_rows
+        encoded = rows.map(
+            encode,
+            batched=True,
+            remove_columns=rows.column_names,
+            fn_kwargs={"tokenizer": tokenizer},
+            desc="encode",
+        )
+        longest = max(encoded["length"], default=0)
+        if longest > self.max_length and self.too_long == "refuse":
+            raise ValueError(
+                f"data.source={self.source} has a row of {longest} tokens, more than data.max_length="
+                f"{self.max_length}; raise it, or set data.too_long=drop or cut"
+            )
+        fits = [i for i, length in enumerate(encoded["length"]) if 0 < length <= self.max_length]
+        held_out = encoded["held_out"]
+        train, validation = [i for i in fits if not held_out[i]], [i for i in fits if held_out[i]]
+        if not train:
+            raise ValueError(f"data.source={self.source} has {len(rows)} rows and none of them can be trained on")
+        return RowStream(self, encoded, train, validation, tokenizer)
+
+    def _load(self) -> Dataset:
+        local = Path(self.source).suffix in (".jsonl", ".json")
+        if local and not Path(self.source).is_file():
+            raise ValueError(f"data.source={self.source} is not a file")
+        try:
+            if local:
+                rows = datasets.load_dataset("json", data_files=self.source, split="train")
+            else:
+                rows = datasets.load_dataset(self.source, self.subset, split=self.split, streaming=self.streamed)
+        except Exception as error:  # files made by others and networks break it in many ways
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise ValueError(f"data.source={self.source} cannot be read: {reason}") from error
+        if self.streamed and not local:
+            return Dataset.from_list(list(cast(Any, rows).take(self.limit)))
+        rows = cast(Dataset, rows)
+        return rows if self.limit is None else rows.select(range(min(self.limit, len(rows))))
+
+    def _encode_rows(self, rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+        """Prompts through the chat template, and the answers' tokens."""
+        chats = (
+            rows[self.messages]
+            if self.messages
+            else [
+                [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+                for prompt, answer in zip(rows[self.prompt], rows[self.answer], strict=True)
+            ]
+        )
+        for chat in chats:
+            if len(chat) < 2 or chat[-1]["role"] != "assistant" or not isinstance(chat[-1]["content"], str):
+                raise ValueError(
+                    f"data.source={self.source} has a row whose last message is no assistant's: {chat}"[:300]
+                )
+        prompts = cast(
+            list[list[int]],
+            tokenizer.apply_chat_template([chat[:-1] for chat in chats], add_generation_prompt=True, return_dict=False),
+        )
+        answers = tokenizer([chat[-1]["content"] for chat in chats], add_special_tokens=False)["input_ids"]
+        if self.too_long == "cut":
+            answers = [a[: max(self.max_length - 1 - len(p), 0)] for p, a in zip(prompts, answers, strict=True)]
+        asked = ["\n".join(m["content"] for m in chat if m["role"] == "user") for chat in chats]
+        return {
+            "prompt": prompts,
+            "answer": answers,
+            "length": [len(p) + len(a) + 1 for p, a in zip(prompts, answers, strict=True)],
+            "held_out": [is_held_out(text) for text in asked],
+        }
+
+    def _encode_texts(self, rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+        """Texts one after another, cut into rows without a prompt; what is left over at the end of each thousand texts
+        is dropped."""
+        _, eos_id = special_ids(tokenizer)
+        found: dict[str, list] = {"prompt": [], "answer": [], "length": [], "held_out": []}
+        for held_out in (False, True):
+            texts = [text for text in rows[self.text or ""] if is_held_out(text) == held_out]
+            tokens: list[int] = []
+            for ids in tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []:
+                tokens += [*ids, eos_id]
+            for start in range(0, len(tokens) - self.max_length + 1, self.max_length):
+                found["prompt"].append([])
+                found["answer"].append(tokens[start : start + self.max_length])
+                found["length"].append(self.max_length)
+                found["held_out"].append(held_out)
+        return found
+
+
+@dataclass(frozen=True)
+class RowStream:
+    """The batches of rows: every row once an epoch, in an order of the epoch's own."""
+
+    rows: Rows
+    encoded: Dataset
+    train: Sequence[int]
+    held_out: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase
+
+    def batch(self, step: int) -> Batch:
+        first = step * self.rows.batch_size
+        return self._collate([self._train_row(first + i) for i in range(self.rows.batch_size)])
+
+    def validation(self, batches: int) -> list[Batch]:
+        size = self.rows.batch_size
+        parts = [self.held_out[i * size : (i + 1) * size] for i in range(batches)]
+        return [self._collate(part) for part in parts if part]
+
+    def about(self) -> dict[str, object]:
+        return {
+            "source": Path(self.rows.source).name if Path(self.rows.source).is_file() else self.rows.source,
+            "rows": len(self.train),
+            "held_out_rows": len(self.held_out),
+            "fingerprint": self._fingerprint(),
+        }
+
+    def _fingerprint(self) -> str:
+        """Tells one set of rows from another, whatever the file is called."""
+        hashes = [hash((tuple(row["prompt"]), tuple(row["answer"]))) & 0xFFFFFFFF for row in cast(Any, self.encoded)]
+        return f"{sum((i + 1) * value for i, value in enumerate(hashes)) & 0xFFFFFFFFFFFFFFFF:016x}"
+
+    def _train_row(self, number: int) -> int:
+        epoch, place = divmod(number, len(self.train))
+        rng = torch.Generator().manual_seed(self.rows.seed * 1_000_003 + epoch)
+        return self.train[int(torch.randperm(len(self.train), generator=rng)[place])]
+
+    def _collate(self, indices: Sequence[int]) -> Batch:
+        rows = [self.encoded[i] for i in indices]
+        prompts, answers = [row["prompt"] for row in rows], [row["answer"] for row in rows]
+        whole = self.rows.text is not None  # a piece of text ends where it was cut
+        lens = [len(answer) + (not whole) for answer in answers]
+        return collate(prompts, answers, lens, *special_ids(self.tokenizer))
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Batches that hold rows of several sources, each as many as its own batch_size."""
+
+    parts: Mapping[str, Data]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ValueError("data.parts is empty; name at least one source")
+
+    @property
+    def batch_size(self) -> int:
+        return sum(part.batch_size for part in self.parts.values())
+
+    def open(self, tokenizer: PreTrainedTokenizerBase) -> "MixedStream":
+        return MixedStream({name: part.open(tokenizer) for name, part in self.parts.items()}, special_ids(tokenizer)[0])
+
+
+@dataclass(frozen=True)
+class MixedStream:
+    parts: Mapping[str, Stream]
+    pad_id: int
+
+    def batch(self, step: int) -> Batch:
+        return join_batches([part.batch(step) for part in self.parts.values()], self.pad_id)
+
+    def validation(self, batches: int) -> list[Batch]:
+        share = -(-batches // len(self.parts))
+        return [batch for part in self.parts.values() for batch in part.validation(share)]
+
+    def about(self) -> dict[str, object]:
+        return {name: part.about() for name, part in self.parts.items()}
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """The same rows in the same windows of `window` batches, but within a window shortest first, so that the rows of a
+    batch have nearly one length and little padding. An optimiser step that accumulates a window sees what it saw."""
+
+    stream: Stream
+    window: int
+    pad_id: int
+
+    def batch(self, step: int) -> Batch:
+        first = step - step % self.window
+        batches = [self.stream.batch(first + i) for i in range(self.window)]
+        whole = join_batches(batches, self.pad_id)
+        order = whole.end.argsort(stable=True)
+        size = len(batches[0].end)
+        return take_rows(whole, order[(step - first) * size : (step - first + 1) * size])
+
+    def validation(self, batches: int) -> list[Batch]:
+        return self.stream.validation(batches)
+
+    def about(self) -> dict[str, object]:
+        return self.stream.about()

