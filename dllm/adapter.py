@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
@@ -32,6 +32,7 @@ PREFIX = "base_model.model."  # PEFT's, before the trained model's own names
 _TENSOR = re.compile(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])(?:\.default)?\.weight")
 
 
+@runtime_checkable
 class Adaptable(Protocol):
     """A model, diffusion or causal, over a transformers backbone."""
 
@@ -124,7 +125,7 @@ def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None)
     width = model.backbone.get_input_embeddings().weight.shape[1]
     if mask_embedding is not None and tuple(mask_embedding.shape) != (width,):
         raise ValueError(
-            f"adapter {str(folder)!r} has an embedding of MASK of shape {tuple(mask_embedding.shape)}, and {model.name} "
+            f"adapter {str(folder)!r} has an embedding of MASK of shape {tuple(mask_embedding.shape)}, {model.name} "
             f"has {width} channels"
         )
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dllm.cache import Plan
 from dllm.gate import Gate
 from dllm.kv import ColumnCache
+from dllm.mix import NeighbourMix
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 
@@ -44,29 +45,6 @@ class Denoiser(Protocol):
         kv: Any,
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]: ...
-
-
-class NeighbourMix(nn.Module):
-    """Adds the neighbouring columns' embeddings to each column's own, per channel: e[t] + u * e[t-1] + v * e[t+1].
-
-    With it a small transformer learns "the last name that follows this first name" in one attention step. It reads
-    the canvas only, never hidden states, so it is the same under every cache. A block-causal model only looks back.
-    """
-
-    def __init__(self, width: int, look_ahead: bool = True) -> None:
-        super().__init__()
-        self.before = nn.Parameter(torch.zeros(width))
-        self.after = nn.Parameter(torch.zeros(width)) if look_ahead else None
-
-    def reset_(self, std: float, rng: torch.Generator) -> None:
-        """Random weights for training from scratch (zeros leave the backbone as it is)."""
-        for weight in self.parameters():
-            nn.init.normal_(weight, std=std, generator=rng)
-
-    def forward(self, here: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        """Embeddings `[R, Q, D]` of the columns and their neighbours (zero where there is none) to mixed ones."""
-        mixed = here + self.before * before
-        return mixed if self.after is None else mixed + self.after * after
 
 
 class DiffusionLM(nn.Module):
@@ -214,15 +192,18 @@ class DiffusionLM(nn.Module):
         clean: Int[Tensor, "B T"],
         prompt_len: Int[Tensor, " B"],
         end: Int[Tensor, " B"],
+        *,
+        clean_before: bool = True,
     ) -> Float[Tensor, "V B N Vocab"]:
         """Logits for the columns `response_blocks(prompt_len, N)` when a column's own block is as in `noisy` and all
         blocks before are as in `clean`, in one forward over the clean canvas and all V noisy views (block diffusion
         training: Arriola et al. 2503.09573; Fast-dLLM v2, 2509.26328).
 
         Noisy columns attend to their view's columns of the same block and to earlier blocks' clean ones, clean ones to
-        clean ones up to their block. With a token shift the first column of a block reads the clean stream, as decoding
-        does (the published recipe reads the noisy one). Columns at or past a row's `end` mean nothing. Raises
-        ValueError for a model without blocks, or with a neighbour mix, which would see the noisy column before a block.
+        clean ones up to their block. With a token shift the first column of a block is predicted from the column before
+        it: clean, as in decoding, or with clean_before=False as its view has it. Columns at or past a row's `end` mean
+        nothing. Raises ValueError for a model without blocks, or with a neighbour mix, which would see the noisy column
+        before a block.
         """
         (views, _, count), length = noisy.shape, clean.shape[1]
         block = self.spec.block
@@ -247,7 +228,7 @@ class DiffusionLM(nn.Module):
         # where the hidden state is that predicts each column: in its own view, or at the end of the clean block before
         wanted = ours - self.spec.shift
         place = length + torch.arange(views * count, device=clean.device).view(views, 1, count) - self.spec.shift
-        is_before = wanted // block < ours // block
+        is_before = wanted // block < (ours if clean_before else ours[:, :1]) // block
         source = torch.where(is_before, wanted.clamp(0, length - 1), place)
         picked = hidden.gather(1, source.transpose(0, 1).flatten(1)[..., None].expand(-1, -1, hidden.shape[-1]))
         return self._head(picked).unflatten(1, (views, count)).transpose(0, 1)

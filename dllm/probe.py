@@ -27,6 +27,8 @@ def _fault(model: DiffusionLM) -> str | None:
     canvas[1, far] += 1
     canvas[3, live:] += 1
     canvas %= vocab
+    if model.spec.context_causal:  # what is drafted looks ahead
+        canvas[:, 0] = model.spec.mask_id
     end, prompt_len = torch.tensor([length, length, live, live]).to(columns), torch.ones_like(columns[:4])
     others = torch.arange(vocab, device=model.device) != model.spec.mask_id
     logits = model.full_logits(canvas, prompt_len, end)[..., :vocab][..., others].float()

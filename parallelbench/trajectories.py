@@ -7,25 +7,25 @@ right becomes batches: the trajectory's tokens, padded with EOS to the run's gen
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from decoders.generate import encode
 from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch, collate
 from parallelbench.record import Run
 from parallelbench.tasks import Sample, Suite, Task
-from parallelbench.tasks.base import Drawable, train_draw
-
-
-class _Trainable(Task, Drawable, Protocol):
-    """A scored task that makes its own instances."""
+from parallelbench.tasks.base import Drawable, is_held_out, question, train_draw
+from parallelbench.tasks.rows import RowTask, is_file
 
 
 @dataclass(frozen=True)
 class TrainSplit:
-    """A task whose samples are training instances, disjoint from every benchmark sample; `seed` is a training seed."""
+    """A task whose samples are training instances, disjoint from every benchmark sample; `seed` is a training seed.
 
-    task: _Trainable
+    A task that makes its own instances makes others than the benchmark's. Of a task with rows, the benchmark's split is
+    refused, and so is every prompt that the benchmark may draw (`is_held_out`).
+    """
+
+    task: Task
 
     @property
     def name(self) -> str:
@@ -36,7 +36,9 @@ class TrainSplit:
         return self.task.version
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
-        """Raises ValueError when the seed belongs to the benchmark."""
+        """Raises ValueError when the seed or the split belongs to the benchmark, or no prompt is left."""
+        if not isinstance(self.task, Drawable):
+            return self._rows(limit, seed)
         draws = [train_draw(self.task, seed, index) for index in range(limit)]
         return [
             Sample(f"{self.name}/{seed}/{i}", self.name, [{"role": "user", "content": d.prompt}], d.data, d.target)
@@ -46,14 +48,24 @@ class TrainSplit:
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         return self.task.score(sample, completion)
 
+    def _rows(self, limit: int, seed: int) -> list[Sample]:
+        if not isinstance(self.task, RowTask):
+            raise ValueError(f"task {self.name!r} has no training instances, neither `draw` nor rows; leave it out")
+        if self.task.split == "test" and not is_file(self.task.source):
+            raise ValueError(
+                f"task {self.name!r} reads the split 'test' of {self.task.source}, which is the benchmark's; set its "
+                "split to train (suite.tasks.0.split=train), or its source to a JSONL file"
+            )
+        found = self.task.samples(limit * 2, seed)  # one in 16 is left out
+        kept = [sample for sample in found if not is_held_out(question(sample.messages))][:limit]
+        if not kept:
+            raise ValueError(f"task {self.name!r}: all {len(found)} prompts of {self.task.source} are the benchmark's")
+        return kept
+
 
 def train_tasks(suite: Suite) -> list[TrainSplit]:
-    """The suite's tasks on their training instances. Raises ValueError for a task with a fixed set of samples."""
-    tasks = suite.build()
-    for task in tasks:
-        if not isinstance(task, Drawable):
-            raise ValueError(f"task {task.name!r} has no training instances (no `draw`); leave it out of the suite")
-    return [TrainSplit(task) for task in tasks]  # pyright: ignore[reportArgumentType]
+    """The suite's tasks on their training instances."""
+    return [TrainSplit(task) for task in suite.build()]
 
 
 @dataclass(frozen=True)

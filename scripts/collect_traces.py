@@ -1,6 +1,7 @@
 """Records decodes of training prompts: `python scripts/collect_traces.py model=tiny decoder=oracle out_dir=...`.
 
-Prompts come from the benchmark's own generators at training seeds (conf/data). Each is decoded with one token per
+Prompts come from the benchmark's own generators at training seeds, or from any file or data set (conf/data;
+data=rows data.answer=null for prompts alone). Each is decoded with one token per
 forward first, then with the decoder; `decoders/traces.py` says what is kept. Killed, the same command goes on.
 """
 
@@ -14,6 +15,7 @@ from tqdm import trange
 
 from decoders.loop import ONE_TOKEN, decode
 from decoders.traces import Recorder, open_traces, read_references, shard_path, step_bytes, write_shard
+from dllm.training.start import start_from
 from parallelbench.generate import DiffusionGenerator
 
 
@@ -26,10 +28,15 @@ def collect(config: DictConfig) -> Path:
         raise ValueError(
             f"limit={config.limit} prompts may take {bound:.0f} MB; lower it or raise max_mb={config.max_mb}"
         )
-    model, decoder, cache, stop, data = (
-        instantiate(config[group], _convert_="all") for group in ("model", "decoder", "cache", "stop", "data")
+    decoder, cache, stop, data = (
+        instantiate(config[group], _convert_="all") for group in ("decoder", "cache", "stop", "data")
     )
+    if config.init is None:
+        model = instantiate(config.model, _convert_="all")
+    else:
+        model = start_from(config.init, spec=config.spec, causal=False, device="auto")
     generator = DiffusionGenerator(model, decoder, cache, stop, config.block_length)
+    stream = data.open(model.tokenizer)
     num_shards = -(-config.limit // data.batch_size)
     settings = OmegaConf.to_container(config, resolve=True)
     assert isinstance(settings, dict)
@@ -51,7 +58,7 @@ def collect(config: DictConfig) -> Path:
         path = shard_path(folder, number)
         if path.exists():
             continue
-        batch, recorder = data.batch(number, model.tokenizer), Recorder()
+        batch, recorder = stream.batch(number), Recorder()
         prompts = [row[:n].tolist() for row, n in zip(batch.canvas, batch.prompt_len, strict=True)]
         if config.references is None:
             reference = [row.token_ids for row in decode(model, prompts, decoder=ONE_TOKEN, **shared)]

@@ -21,6 +21,7 @@ from dllm.load import save
 from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
+from dllm.training.start import start_from
 from parallelbench.generate import DiffusionGenerator
 from parallelbench.processes import Processes, join
 from parallelbench.record import Run, provenance, writing
@@ -28,7 +29,19 @@ from parallelbench.run import execute, prepare, start
 from parallelbench.sinks import Logs
 from parallelbench.trajectories import correct_trajectories, train_tasks
 
-TRAJECTORY_KEYS = ("model", "decoder", "cache", "stop", "suite", "limit", "data_seed", "gen_length", "block_length")
+TRAJECTORY_KEYS = (
+    "model",
+    "init",
+    "spec",
+    "decoder",
+    "cache",
+    "stop",
+    "suite",
+    "limit",
+    "data_seed",
+    "gen_length",
+    "block_length",
+)
 
 
 @hydra.main(version_base=None, config_path="pkg://conf", config_name="distill")
@@ -49,7 +62,7 @@ def distill(config: dict[str, Any]) -> None:
     )
     lora = None if config["lora"] is None else Lora(**config["lora"])
     processes = join()
-    model = instantiate(config["model"], _convert_="all")
+    model = starting_model(config)
     run = decode_trajectories(model, config, processes)
     data = correct_trajectories(run, model, config["gen_length"], config["batch_size"], config["seed"])
     if lora is None:
@@ -76,7 +89,7 @@ def distill(config: dict[str, Any]) -> None:
     if lora is None:
         save(model, folder)
     else:
-        lora.save(model, folder, config["model"]["name_or_path"])
+        lora.save(model, folder, config["init"] or config["model"]["name_or_path"])
     record = {
         "config": settings,
         "trajectories": {"decoded": len(run.records), "correct": len(data.prompts), "by": run.info["identity"]},
@@ -90,6 +103,18 @@ def distill(config: dict[str, Any]) -> None:
     }
     (folder / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record["final_loss"]), folder)
+
+
+def starting_model(config: dict[str, Any]) -> DiffusionLM:
+    """The model of conf/model, or any other with init=. Raises ValueError for one that cannot denoise."""
+    if config["init"] is None:
+        model = instantiate(config["model"], _convert_="all")
+    else:
+        device = config["model"].get("device", "auto")
+        model = start_from(config["init"], spec=config["spec"], causal=False, dtype=config["dtype"], device=device)
+    if not isinstance(model, DiffusionLM):
+        raise ValueError(f"model {model.name!r} is no diffusion model; train it into one first (scripts/train.py)")
+    return model
 
 
 def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: Processes) -> Run:

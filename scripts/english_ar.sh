@@ -6,7 +6,7 @@ runs=results/runs/english
 [ -f $runs/prompts.jsonl ] || python scripts/chat_prompts.py $runs/prompts.jsonl
 [ -f $runs/chat-ar.jsonl ] || {
   python scripts/answer.py model.name_or_path=models/smollm2 model.dtype=bfloat16 prompts=$runs/prompts.jsonl \
-    out=$runs/chat-ar.jsonl limit=576 threads=1
+    out=$runs/chat-ar.jsonl limit=720 threads=1
 }
 python scripts/train.py objective=next_token data=english data.parts.chat.source=$runs/chat-ar.jsonl name=smollm2-ar \
   init=models/smollm2 dtype=bfloat16 lora='{r: 32, alpha: 64}' threads=1 fit.steps=600 fit.accumulate=3 \

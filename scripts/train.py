@@ -127,6 +127,7 @@ def train(config: dict[str, Any]) -> None:
         "final_loss": round(report.final_loss, 4),
         "validation_loss": None if report.validation is None else round(report.validation, 4),
         "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
+        **provenance(),
         "sessions": [json.loads(line) for line in sessions.read_text(encoding="utf-8").splitlines()],
     }
     (result / RECORD).write_text(json.dumps(record, indent=2) + "\n")

@@ -41,7 +41,8 @@ def train(config: DictConfig) -> dict[str, Any]:
     chosen = (part < 8).nonzero()[:, 0]
 
     def loss(step: int, rng: torch.Generator) -> Tensor:
-        batch = chosen[torch.randint(len(chosen), (config.batch_size,), generator=rng)]
+        size = config.batch_size
+        batch = chosen if size is None else chosen[torch.randint(len(chosen), (size,), generator=rng)]
         return bce(network, inputs[batch], labels[batch], counts[batch])
 
     settings = OmegaConf.to_container(config, resolve=True)
@@ -74,11 +75,17 @@ def bce(network: nn.Module, inputs: Tensor, labels: Tensor, counts: Tensor) -> T
 
 @torch.no_grad()
 def quality(network: nn.Module, inputs: Tensor, labels: Tensor, counts: Tensor) -> dict[str, float]:
-    """Loss, and at CUT the share of disagreeing positions accepted and of agreeing ones found."""
+    """Loss, and what accepting at CUT would do.
+
+    false_positive_rate: share of the accepted positions that disagree, as released.
+    accepted_wrong: share of the disagreeing positions that are accepted.
+    recall: share of the agreeing positions that are accepted.
+    """
     accepted, agreeing = network(inputs)[counts].sigmoid() > CUT, labels[counts].bool()
     values = {
         "loss": bce(network, inputs, labels, counts),
-        "false_positive_rate": (accepted & ~agreeing).sum() / (~agreeing).sum().clamp(min=1),
+        "false_positive_rate": (accepted & ~agreeing).sum() / accepted.sum().clamp(min=1),
+        "accepted_wrong": (accepted & ~agreeing).sum() / (~agreeing).sum().clamp(min=1),
         "recall": (accepted & agreeing).sum() / agreeing.sum().clamp(min=1),
     }
     return {name: round(float(value), 5) for name, value in values.items()}

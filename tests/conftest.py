@@ -22,6 +22,7 @@ SPECS = {
     "shifted": {"shift": 1},
     "block_causal": {"block": BLOCK},
     "shifted_block_causal": {"shift": 1, "block": BLOCK},
+    "context_causal": {"shift": 1, "block": BLOCK, "context_causal": True},
     "mixed": {"mix": 1, "response_position": 24},
 }
 

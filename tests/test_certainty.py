@@ -35,7 +35,7 @@ def make_batch(rows: int = 6, prompt: int = 3, text: int = 11, response: int = 2
     for row, start in enumerate(prompt_len.tolist()):
         canvas[row, : start + response] = EOS
         canvas[row, : start + text] = torch.randint(0, 40, (start + text,), generator=rng)
-    return Batch(canvas, prompt_len, prompt_len + response)
+    return Batch(canvas, prompt_len, prompt_len + text + 1, prompt_len + response)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -44,7 +44,7 @@ def rng(seed: int = 0) -> torch.Generator:
 
 def test_active_blocks_are_those_with_text_and_the_last_takes_the_padding() -> None:
     batch = make_batch(rows=400)  # 11 tokens in blocks of 8: blocks 0 and 1 of three
-    active, later = active_block(make_model("full").spec, batch, 8, rng())
+    active, later = active_block(make_model("full").spec, batch, 8, rng(), "text")
     offset = torch.arange(batch.canvas.shape[1]) - batch.prompt_len[:, None]
     first = active.gather(1, batch.prompt_len[:, None])[:, 0]
     assert 150 < first.sum() < 250
@@ -55,9 +55,19 @@ def test_active_blocks_are_those_with_text_and_the_last_takes_the_padding() -> N
     assert whole.equal((offset >= 0) & (offset < 24)) and not none.any()
 
 
+def test_published_blocks_are_those_of_the_whole_canvas() -> None:
+    batch = make_batch(rows=900)  # 24 columns in blocks of 10: three blocks, the last of 4 columns
+    active, later = active_block(make_model("full").spec, batch, 10, rng())
+    offset = torch.arange(batch.canvas.shape[1]) - batch.prompt_len[:, None]
+    chosen = offset.where(active, 99).amin(1) // 10
+    assert torch.bincount(chosen, minlength=3).tolist() == pytest.approx([300, 300, 300], abs=60)
+    assert active.equal((offset // 10 == chosen[:, None]) & (offset >= 0) & (offset < 24))
+    assert later.equal((offset // 10 > chosen[:, None]) & (offset >= 0) & (offset < 24))
+
+
 def test_blocks_of_a_block_causal_model_lie_on_its_grid() -> None:
     batch, spec = make_batch(rows=100), make_model("block_causal").spec
-    active, _ = active_block(spec, batch, 8, rng())
+    active, _ = active_block(spec, batch, 8, rng(), "text")
     columns = torch.arange(batch.canvas.shape[1])
     assert {int(columns[row].min()) for row in active} == {3, 4, 8}
     with pytest.raises(ValueError, match="block_len=5, but this block-causal model has blocks of 8"):
@@ -263,7 +273,14 @@ def logits(model: DiffusionLM) -> torch.Tensor:
         return model.full_logits(torch.arange(6, 18)[None], torch.tensor([5]))
 
 
-SMALL = ["threads=1", "fit.steps=2", "batch_size=4", "limit=3", "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"]
+SMALL = [
+    "threads=1",
+    "recipe=dparallel_tiny",
+    "fit.steps=2",
+    "batch_size=4",
+    "limit=3",
+    "suite.tasks=[waiting_line/copy,waiting_line/shuffle]",
+]
 FAST = ["decoder=threshold", "decoder.rule.tau=0.9"]
 
 

@@ -179,5 +179,5 @@ def test_a_log_takes_a_training_s_curve(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_missing_package_is_named_before_anything_is_decoded(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parallelbench.sinks.find_spec", lambda name: None)
-    code, _, err = cli("run", *SMALL, "sink=wandb", "out_dir=here")
+    code, _, err = cli("run", *SMALL, "sink=tensorboard", "out_dir=here")
     assert code == 2 and "dllm-parallelbench[logging]" in err and not Path("here").exists()

@@ -121,8 +121,9 @@ def test_training_batches_are_padded_with_eos_and_repeatable() -> None:
 
     tokenizer = build_tokenizer(phrases())
     mixture = TaskMixture(dict.fromkeys(builtin_tasks(), 1.0), batch_size=8)
+    stream = mixture.open(tokenizer)
     for step in range(20):
-        batch, again = mixture.batch(step, tokenizer), mixture.batch(step, tokenizer)
+        batch, again = stream.batch(step), stream.batch(step)
         assert batch.canvas.equal(again.canvas)
         for row, start, end in zip(batch.canvas, batch.prompt_len, batch.end, strict=True):
             response = tokenizer.decode(row[start:end].tolist())

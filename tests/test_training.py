@@ -45,7 +45,7 @@ def test_content_columns_leave_out_the_scaffold() -> None:
 def test_loss_is_the_weighted_cross_entropy_of_masked_tokens() -> None:
     model = make_model("full")
     canvas = torch.randint(0, 40, (6, 14), generator=torch.Generator().manual_seed(1))
-    batch = Batch(canvas, torch.full((6,), 4), torch.full((6,), 14))
+    batch = Batch(canvas, torch.full((6,), 4), torch.full((6,), 14), torch.full((6,), 14))
     rng = torch.Generator().manual_seed(2)
     loss = MaskedDiffusion(content_fraction=0.0)(model, batch, rng)
     response = torch.zeros_like(canvas, dtype=torch.bool)
@@ -85,15 +85,15 @@ def test_block_diffusion_trains_each_token_once_up_to_the_block_of_the_first_eos
     model, seen = make_model("block_causal"), []
     canvas = torch.randint(0, 40, (2, 30), generator=torch.Generator().manual_seed(1))
     canvas[0, 13:] = 46  # the first EOS is in the second block, columns 8 to 15
-    batch = Batch(canvas, torch.tensor([4, 9]), torch.tensor([28, 30]))
+    batch = Batch(canvas, torch.tensor([4, 9]), torch.tensor([14, 30]), torch.tensor([28, 30]))
     plain = model.two_stream_logits
 
-    def record(noisy, clean, prompt_len, end):
+    def record(noisy, clean, prompt_len, end, **options):
         seen.append(noisy)
-        return plain(noisy, clean, prompt_len, end)
+        return plain(noisy, clean, prompt_len, end, **options)
 
     model.two_stream_logits = record
-    loss = BlockDiffusion()(model, batch, torch.Generator().manual_seed(2))
+    loss = BlockDiffusion(block_first="clean", eos_fill=True)(model, batch, torch.Generator().manual_seed(2))
     noisy = seen[0]
     ours = model.response_blocks(batch.prompt_len, noisy.shape[2])
     masked = (noisy == 47) & (ours < 30)
@@ -125,7 +125,7 @@ def test_next_token_loss_ends_with_the_first_eos() -> None:
     tokenizer = build_tokenizer(["ab"])
     model = scratch_causal(tokenizer, width=16, layers=1, heads=2, mlp_width=16)
     canvas = torch.tensor([[10, 11, 12, 13, 1, 1, 1], [10, 11, 12, 13, 14, 15, 1]])
-    batch = Batch(canvas, torch.tensor([2, 3]), torch.tensor([7, 7]))
+    batch = Batch(canvas, torch.tensor([2, 3]), torch.tensor([5, 7]), torch.tensor([7, 7]))
     loss = NextToken()(model, batch, torch.Generator())
     log_p = model.backbone(canvas).logits.log_softmax(-1)
     rows = [[-log_p[0, c - 1, canvas[0, c]] for c in (2, 3, 4)], [-log_p[1, c - 1, canvas[1, c]] for c in (3, 4, 5, 6)]]
@@ -134,7 +134,7 @@ def test_next_token_loss_ends_with_the_first_eos() -> None:
 
 def test_resumed_training_equals_uninterrupted(tmp_path) -> None:
     canvas = torch.randint(0, 40, (8, 12), generator=torch.Generator().manual_seed(1))
-    batch = Batch(canvas, torch.full((8,), 4), torch.full((8,), 12))
+    batch = Batch(canvas, torch.full((8,), 4), torch.full((8,), 12), torch.full((8,), 12))
 
     def train(folder, stop_at: int | None) -> dict[str, torch.Tensor]:
         model = make_model("mixed")
@@ -229,7 +229,7 @@ def test_two_processes_train_like_one_that_accumulates(tmp_path) -> None:
 
 def test_bf16_trains_float32_weights(tmp_path) -> None:
     canvas = torch.randint(0, 40, (8, 12), generator=torch.Generator().manual_seed(1))
-    batch = Batch(canvas, torch.full((8,), 4), torch.full((8,), 12))
+    batch = Batch(canvas, torch.full((8,), 4), torch.full((8,), 12), torch.full((8,), 12))
 
     def losses(precision: str) -> list[float]:
         model, objective, seen = make_model("mixed"), MaskedDiffusion(), []
@@ -269,7 +269,7 @@ def test_the_training_command_trains_and_continues(tmp_path) -> None:
     train("out_dir=first")
     train("out_dir=second", "init=first/model", "seed=1", "fit.muon_lr=0", "fit.adamw_lr=0")
     record = json.loads((tmp_path / "second" / "model" / "training.json").read_text())
-    assert record["steps"] == 2 and record["config"]["model"]["config"]["seed"] == 0
+    assert record["steps"] == 2 and record["config"]["model"]["model"]["config"]["seed"] == 0
     canvas, prompt_len = torch.randint(6, 90, (1, 12)), torch.tensor([4])
     first, second = (
         dllm.load(tmp_path / name / "model").full_logits(canvas, prompt_len) for name in ("first", "second")

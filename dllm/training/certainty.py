@@ -2,8 +2,9 @@
 that it would commit one after another.
 
 The clean canvases are the model's own correct trajectories (`parallelbench.trajectories`). Deviations from the authors'
-code: every row draws a mask of its own (theirs reuses the first row's, so they train on single rows), and the mask
-ratio can vary (theirs is about one half), which a net decoding short blocks from all MASK needs.
+code: every row draws a mask of its own (theirs reuses the first row's, so they train on single rows), and MASK is no
+candidate. Options that are ours: `blocks="text"`, and `mask_ratio="uniform"`, which a net that decodes short blocks
+from all MASK needs.
 """
 
 from collections.abc import Sequence
@@ -24,13 +25,17 @@ from dllm.training.objectives import Batch
 class CertaintyForcing:
     """L = consistency * CE + certainty * H, summed over two complementary views of one block (section 3.3).
 
-    CE: cross-entropy to the trajectory's tokens, mean over the masked columns of the active block. H: entropy of
-    softmax(logits / temperature), mean over those of them that the model predicts correctly (0 where there is none);
-    whether a prediction is correct passes no gradient. block_len: columns of a block, None for the whole response as
-    one (published for Dream). mask_ratio: share of the active block masked in the first view, the rest in the second;
-    "uniform" draws it per row from (0, 1).
-    Published: LLaDA consistency 1, certainty 2, block_len 32; Dream certainty 1, block_len None; both temperature 0.5,
-    mask_ratio 0.5.
+    CE: cross-entropy to the trajectory's tokens, mean over the masked columns of the active block.
+    H: entropy of softmax(logits / temperature), mean over those of them that the model predicts correctly (0 where
+        there is none); whether a prediction is correct passes no gradient.
+    block_len: columns of a block, None for the whole response as one.
+    mask_ratio: share of the active block masked in the first view, the rest in the second; "uniform" draws it per row
+        from (0, 1).
+    blocks: which of a response's blocks may be the active one: all of its padded "canvas" alike, or those that hold
+        "text"; the last of these then takes all the padding.
+
+    Published: LLaDA certainty 2, block_len 32; Dream certainty 1, block_len None; both consistency 1, temperature 0.5,
+    mask_ratio 0.5, blocks of the canvas.
     """
 
     consistency: float = 1.0
@@ -38,6 +43,7 @@ class CertaintyForcing:
     temperature: float = 0.5
     block_len: int | None = 32
     mask_ratio: float | Literal["uniform"] = 0.5
+    blocks: Literal["canvas", "text"] = "canvas"
     scaffold: Sequence[int] = ()  # what every objective is given; not used
 
     def __post_init__(self) -> None:
@@ -49,12 +55,14 @@ class CertaintyForcing:
             raise ValueError(f"temperature={self.temperature}; the entropy's temperature is positive")
         if self.block_len is not None and self.block_len < 1:
             raise ValueError(f"block_len={self.block_len}; a block has at least 1 column (null: the whole response)")
+        if self.blocks not in ("canvas", "text"):
+            raise ValueError(f"blocks={self.blocks!r}; choose canvas or text")
         if self.mask_ratio != "uniform" and not 0 < float(self.mask_ratio) < 1:
             raise ValueError(f'mask_ratio={self.mask_ratio}; it is a share in (0, 1), or "uniform"')
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean over rows of the sum of both views. Draws on the CPU; the model may be elsewhere."""
-        active, later = active_block(model.spec, batch, self.block_len, rng)
+        active, later = active_block(model.spec, batch, self.block_len, rng, self.blocks)
         uniform = torch.rand(len(active), 1, generator=rng)
         ratio = uniform if self.mask_ratio == "uniform" else torch.full_like(uniform, self.mask_ratio)
         first = (torch.rand(active.shape, generator=rng) < ratio) & active
@@ -73,13 +81,17 @@ class CertaintyForcing:
 
 
 def active_block(
-    spec: ModelSpec, batch: Batch, block_len: int | None, rng: torch.Generator
+    spec: ModelSpec,
+    batch: Batch,
+    block_len: int | None,
+    rng: torch.Generator,
+    blocks: Literal["canvas", "text"] = "canvas",
 ) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
     """The semi-autoregressive forward process: one block of each response, and what comes after it.
 
-    Uniform among blocks 0 to floor(tokens before EOS / block_len), as far as the canvas has them. The last of these,
-    where the text ends, takes all the padding behind it too. Blocks lie as in decoding: from the prompt's end, or on
-    the grid of a block-causal model.
+    Uniform among the blocks of the canvas, or of the text: block 0 to floor(tokens before EOS / block_len), the last of
+    which, where the text ends, takes all the padding behind it too. Blocks lie as in decoding: from the prompt's end,
+    or on the grid of a block-causal model.
     """
     if spec.block is not None and (block_len is None or spec.block % block_len):
         raise ValueError(f"block_len={block_len}, but this block-causal model has blocks of {spec.block}; use that")
@@ -89,9 +101,7 @@ def active_block(
         active = (columns >= prompt_len) & (columns < end)
         return active, torch.zeros_like(active)
     origin = prompt_len if spec.block is None else prompt_len // block_len * block_len
-    ended = (spec.is_eos(batch.canvas) | (columns >= end)) & (columns >= prompt_len)
-    text_end = torch.where(ended.any(1), ended.int().argmax(1), batch.canvas.shape[1])[:, None]
-    last = torch.minimum(text_end - origin, end - origin - 1) // block_len
+    last = ((end if blocks == "canvas" else batch.text_end[:, None]) - 1 - origin) // block_len
     chosen = (torch.rand(last.shape, generator=rng) * (last + 1)).long()
     start = origin + chosen * block_len
     stop = torch.where(chosen == last, end, start + block_len)

@@ -70,6 +70,7 @@ class Drafting:
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         if not model.spec.context_causal:
             raise ValueError("drafting needs a model with drafted columns; set spec.context_causal=true")
+        batch.refuse_packed()
         shift, mask_id = model.spec.shift, model.spec.mask_id
         size = self.groups[int(torch.multinomial(torch.tensor(self.group_weights), 1, generator=rng))]
         anchor = draw_anchors(batch, self.anchors, rng)

@@ -56,7 +56,7 @@ class FitConfig:
     seed: int = 0
     muon_lr: float | None = 0.03
     adamw_lr: float = 4e-3
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Sequence[float] = (0.9, 0.95)
     weight_decay: float = 0.01
     warmup: int = 50
     schedule: Literal["linear", "cosine", "constant"] = "linear"
@@ -275,7 +275,9 @@ def _optimizers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimiz
         optimizers += [torch.optim.Muon(muon, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)]
     if others:
         optimizers += [
-            torch.optim.AdamW(others, lr=config.adamw_lr, betas=tuple(config.betas), weight_decay=config.weight_decay)
+            torch.optim.AdamW(
+                others, lr=config.adamw_lr, betas=(config.betas[0], config.betas[1]), weight_decay=config.weight_decay
+            )
         ]
     for optimizer in optimizers:
         for group in optimizer.param_groups:

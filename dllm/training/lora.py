@@ -65,8 +65,8 @@ class Lora:
             model.mask_embedding = learn_mask_embedding(model)
 
     def save(self, model: DiffusionLM | CausalLM, folder: Path, base: str) -> None:
-        """Writes the adapter in PEFT's layout and bfloat16, by the backbone's names; `dllm.load(base, adapter=folder)`
-        reads it."""
+        """Writes the adapter in PEFT's layout, by the backbone's names and in the dtype of its weights;
+        `dllm.load(base, adapter=folder)` reads it."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {
             PREFIX + name.replace(".default.", "."): tensor
@@ -76,9 +76,8 @@ class Lora:
         learned = dict(model.named_parameters()).get(MASK_EMBEDDING)
         if learned is not None:
             tensors[MASK_EMBEDDING] = learned
-        save_file(
-            {name: t.detach().cpu().to(torch.bfloat16).contiguous() for name, t in tensors.items()}, folder / WEIGHTS
-        )
+        dtype = model.backbone.dtype
+        save_file({name: t.detach().cpu().to(dtype).contiguous() for name, t in tensors.items()}, folder / WEIGHTS)
         about = {
             "peft_type": "LORA",
             "base_model_name_or_path": base,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +23,8 @@ class Batch:
     prompt_len: columns of each row's prompt.
     text_end: the column behind the response's text, the EOS that ends it included (a cut text has none).
     end: the column behind the response, which EOS fills up from its text on.
+    packed: in rows that hold several prompts and answers, the columns of the answers `[B, T]`; prompt_len is then 0,
+        text_end and end are where the last one ends. None: a prompt and an answer a row.
 
     For example a prompt of 3 tokens, an answer of 2 and a response of 4 columns: prompt_len 3, text_end 6, end 7.
     """
@@ -30,6 +33,7 @@ class Batch:
     prompt_len: Int[Tensor, " B"]
     text_end: Int[Tensor, " B"]
     end: Int[Tensor, " B"]
+    packed: Bool[Tensor, "B T"] | None = None
 
     def between(self, first: Int[Tensor, " B"], last: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
         """Columns from `first` on and before `last`."""
@@ -38,7 +42,20 @@ class Batch:
 
     @property
     def response(self) -> Bool[Tensor, "B T"]:
+        """Raises ValueError for packed rows, which have several."""
+        self.refuse_packed()
         return self.between(self.prompt_len, self.end)
+
+    @property
+    def text(self) -> Bool[Tensor, "B T"]:
+        """The columns of answers, each with the EOS that ends it."""
+        return self.between(self.prompt_len, self.text_end) if self.packed is None else self.packed
+
+    def refuse_packed(self) -> None:
+        if self.packed is not None:
+            raise ValueError(
+                "this objective takes a prompt and an answer a row; set data.pack=null, or objective=block_diffusion"
+            )
 
 
 def collate(
@@ -63,14 +80,21 @@ def join_batches(batches: Sequence[Batch], pad_id: int) -> Batch:
     """The rows of several batches as one."""
     width = max(batch.canvas.shape[1] for batch in batches)
     canvas = [F.pad(batch.canvas, (0, width - batch.canvas.shape[1]), value=pad_id) for batch in batches]
-    fields = ([getattr(batch, name) for batch in batches] for name in ("prompt_len", "text_end", "end"))
-    return Batch(torch.cat(canvas), *(torch.cat(field) for field in fields))
+    prompt_len, text_end, end = (
+        torch.cat([getattr(batch, name) for batch in batches]) for name in ("prompt_len", "text_end", "end")
+    )
+    packed = None
+    if any(batch.packed is not None for batch in batches):
+        packed = torch.cat([F.pad(batch.text, (0, width - batch.canvas.shape[1])) for batch in batches])
+    return Batch(torch.cat(canvas), prompt_len, text_end, end, packed)
 
 
 def take_rows(batch: Batch, rows: Int[Tensor, " R"]) -> Batch:
     """Some rows of a batch, no wider than they need."""
     end = batch.end[rows]
-    return Batch(batch.canvas[rows, : int(end.max())], batch.prompt_len[rows], batch.text_end[rows], end)
+    width = int(end.max())
+    packed = None if batch.packed is None else batch.packed[rows, :width]
+    return Batch(batch.canvas[rows, :width], batch.prompt_len[rows], batch.text_end[rows], end, packed)
 
 
 @dataclass(frozen=True)
@@ -107,20 +131,28 @@ class MaskedDiffusion:
 @dataclass(frozen=True)
 class BlockDiffusion:
     """Fast-dLLM v2's loss (arXiv 2509.26328), which turns a causal LM into a block-diffusion LM: each block of the
-    response is masked at a rate of its own, and a second view masks what the first one shows.
+    response is masked at a rate of its own, and a second view masks what the first one shows. The mean is over masked
+    tokens, without a 1/t weight.
 
-    least: the smallest rate. content_fraction: share of rows in which only tokens outside `scaffold` are masked, as in
-    `MaskedDiffusion`. Blocks behind the one with the first EOS are left out: decoding stops there. The mean is over
-    masked tokens, without a 1/t weight.
+    least: the smallest rate.
+    block_first: what the first column of a block is predicted from, with a token shift: the last column of the block
+        before in its "noisy" view, as released, or "clean", as in decoding.
+    eos_fill: whether the EOS behind the text, up to the end of its block, are learned too. Released: the text and its
+        EOS only.
+    content_fraction: share of rows in which only tokens outside `scaffold` are masked, as in `MaskedDiffusion`.
     """
 
     least: float = 1e-3
+    block_first: Literal["noisy", "clean"] = "noisy"
+    eos_fill: bool = False
     content_fraction: float = 0.0
     scaffold: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
             raise ValueError(f"least={self.least}; the smallest masking rate is in (0, 1]")
+        if self.block_first not in ("noisy", "clean"):
+            raise ValueError(f"block_first={self.block_first!r}; choose noisy or clean")
         if not 0 <= self.content_fraction <= 1:
             raise ValueError(f"content_fraction={self.content_fraction}; it is a share of rows in [0, 1]")
 
@@ -129,24 +161,31 @@ class BlockDiffusion:
         block = model.spec.block
         if block is None:
             raise ValueError("block diffusion needs a model with blocks; set spec.block")
-        columns, response, last = torch.arange(batch.canvas.shape[1]), batch.response, batch.text_end - 1
-        decoded = response & (columns // block <= (last // block)[:, None])
-        content = content_columns(decoded, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
-        eligible = mix_rows(content, decoded, self.content_fraction)
-        num_blocks = -(-len(columns) // block)
-        rate = self.least + (1 - self.least) * torch.rand(len(response), num_blocks, generator=rng)
-        chosen = torch.rand(response.shape, generator=rng) < rate[:, columns // block]
-        masked = torch.stack([eligible & chosen, eligible & ~chosen])
+        columns = torch.arange(batch.canvas.shape[1])
+        learned = batch.text
+        if self.eos_fill:
+            learned = batch.response & (columns < -(-batch.text_end // block)[:, None] * block)
+        content = content_columns(learned, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
+        eligible = mix_rows(content, learned, self.content_fraction)
+        rate = self.least + (1 - self.least) * torch.rand(len(learned), -(-len(columns) // block), generator=rng)
+        chosen = torch.rand(learned.shape, generator=rng) < rate[:, columns // block]
+        return self.loss(model, batch, torch.stack([eligible & chosen, eligible & ~chosen]))
+
+    def loss(self, model: DiffusionLM, batch: Batch, masked: Bool[Tensor, "V B T"]) -> Float[Tensor, ""]:
+        """The mean for views that mask these columns. Blocks behind the text are left out of the forward."""
+        block = model.spec.block
+        assert block is not None
         noisy = batch.canvas.masked_fill(masked, model.spec.mask_id)
-        # only the blocks that are decoded
-        count = int(((last // block + 1 - batch.prompt_len // block) * block).max())
+        count = int((((batch.text_end - 1) // block + 1 - batch.prompt_len // block) * block).max())
         ours = model.response_blocks(batch.prompt_len, count)
-        within = ours.clamp(max=len(columns) - 1)
-        pick = within.expand(2, -1, -1)
-        noisy, masked = noisy.gather(2, pick), masked.gather(2, pick) & (ours < len(columns))
-        target = batch.canvas.gather(1, within).expand(2, -1, -1)[masked].to(model.device)
+        within = ours.clamp(max=batch.canvas.shape[1] - 1)
+        pick = within.expand(len(masked), -1, -1)
+        noisy, masked = noisy.gather(2, pick), masked.gather(2, pick) & (ours < batch.canvas.shape[1])
+        if model.spec.shift:
+            masked = masked & (ours > 0)  # nothing predicts column 0
+        target = batch.canvas.gather(1, within).expand(len(masked), -1, -1)[masked].to(model.device)
         noisy, clean, prompt_len, end = (t.to(model.device) for t in (noisy, batch.canvas, batch.prompt_len, batch.end))
-        logits = model.two_stream_logits(noisy, clean, prompt_len, end)
+        logits = model.two_stream_logits(noisy, clean, prompt_len, end, clean_before=self.block_first == "clean")
         return F.cross_entropy(logits[masked.to(model.device)].float(), target)
 
 
@@ -158,7 +197,8 @@ class NextToken:
 
     def __call__(self, model: CausalLM | RecurrentLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean over rows of the mean cross-entropy per token."""
-        target = batch.between(batch.prompt_len.clamp(min=1), batch.text_end)  # nothing comes before column 0
+        target = batch.text.clone()
+        target[:, 0] = False  # nothing comes before it
         weight = target.float() / target.sum(1, keepdim=True)
         canvas, target, weight = (t.to(model.device) for t in (batch.canvas, target, weight))
         logits = model.next_logits(canvas[:, :-1], target[:, 1:], rng)

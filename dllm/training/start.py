@@ -58,7 +58,7 @@ def _new_token(model: DiffusionLM, tokens: int) -> int:
     assert isinstance(embeddings, Tensor) and model.tokenizer is not None
     if tokens >= len(embeddings):
         with torch.random.fork_rng():  # transformers draws the new row
-            model.backbone.resize_token_embeddings(tokens + 1)
+            model.backbone.resize_token_embeddings(tokens + 1, mean_resizing=False)
         for layer in (model.backbone.get_input_embeddings(), model.backbone.get_output_embeddings()):
             weight = cast(nn.Embedding, layer).weight
             weight.data[tokens] = weight.data[:tokens].float().mean(0)

@@ -79,6 +79,11 @@ def common(a: Sequence[str], b: Sequence[str]) -> int:
     return sum(x == y for x, y in zip(a, b, strict=False))
 
 
+def question(messages: Sequence[Mapping[str, str]]) -> str:
+    """What the user says in a chat: the text that `is_held_out` is asked about."""
+    return "\n".join(message["content"] for message in messages if message["role"] == "user")
+
+
 def is_held_out(prompt: str) -> bool:
     """Whether a prompt belongs to the benchmark (never trained on)."""
     return zlib.crc32(prompt.encode()) % HELD_OUT_BUCKETS == 0

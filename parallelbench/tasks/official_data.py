@@ -94,13 +94,11 @@ def load_source(data_dir: str, name: str) -> Source:
     """One v2 task, the split `test` of a configuration, through `datasets`: columns `prompt`, `metric` and rows whose
     `input` and `answer` may be JSON texts.
 
-    Raises ValueError where the package, the data or a column is missing.
+    Raises ValueError where the data or a column is missing.
     """
-    try:
-        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
-        from datasets.exceptions import DatasetsError  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ValueError("suite=official_v2 needs datasets: pip install 'dllm-parallelbench[official]'") from error
+    from datasets import load_dataset  # a second to import
+    from datasets.exceptions import DatasetsError
+
     config = name.replace("/", "-", 1)
     try:
         lines = [dict(line) for line in load_dataset(data_dir, config, split="test")]

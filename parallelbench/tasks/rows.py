@@ -6,7 +6,22 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
+
+from parallelbench.tasks.base import Sample
+
+
+@runtime_checkable
+class RowTask(Protocol):
+    """A task whose samples are rows of a source."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def split(self) -> str: ...
+
+    def samples(self, limit: int, seed: int) -> list[Sample]: ...
 
 
 @dataclass(frozen=True)
@@ -43,14 +58,15 @@ def draw_rows(source: str, subset: str | None, split: str, limit: int, seed: int
     """
     if limit < 1:
         raise ValueError(f"limit={limit} samples per task; give at least 1")
-    rows = _read_file(Path(source)) if _is_file(source) else _read_dataset(source, subset, split)
+    rows = _read_file(Path(source)) if is_file(source) else _read_dataset(source, subset, split)
     if not rows:
         raise ValueError(f"{source} holds no rows; give another source")
     random.Random(seed).shuffle(rows)
     return rows[:limit]
 
 
-def _is_file(source: str) -> bool:
+def is_file(source: str) -> bool:
+    """Whether a source is a file, there or not, and no data set's id."""
     return Path(source).is_file() or source.endswith((".jsonl", ".jsonl.gz", ".json"))
 
 
@@ -79,13 +95,8 @@ def _read_file(path: Path) -> list[Row]:
 
 
 def _read_dataset(source: str, subset: str | None, split: str) -> list[Row]:
-    try:
-        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ValueError(
-            f"source {source!r} is no file, and to read data sets the package datasets is missing; "
-            "pip install 'dllm-parallelbench[eval]' or give source=FILE.jsonl"
-        ) from error
+    from datasets import load_dataset  # a second to import
+
     try:
         loaded = cast(Sequence[Mapping[str, Any]], load_dataset(source, subset, split=split))
     except (OSError, ValueError, RuntimeError) as error:

@@ -4,10 +4,12 @@ A row whose prompt the benchmark may ask (`is_held_out`, one prompt in 16) is ne
 validation split.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import datasets
 import torch
@@ -16,9 +18,10 @@ from transformers import PreTrainedTokenizerBase
 
 from dllm.training.objectives import Batch, collate, join_batches, take_rows
 from parallelbench.mixture import special_ids
-from parallelbench.tasks.base import is_held_out
+from parallelbench.tasks.base import is_held_out, question
 
 
+@runtime_checkable
 class Stream(Protocol):
     """Batches by number. A batch depends on the data and its number only."""
 
@@ -33,6 +36,7 @@ class Stream(Protocol):
         ...
 
 
+@runtime_checkable
 class Data(Protocol):
     """What a yaml of conf/data makes."""
 
@@ -50,7 +54,7 @@ class Rows:
 
     source: a file that ends in .jsonl or .json, or an id for `datasets.load_dataset`.
     subset, split: of a hub data set.
-    prompt, answer: the columns of a question and its answer.
+    prompt, answer: the columns of a question and its answer. answer None: prompts alone, to be decoded.
     messages: instead of them, the column of a chat, `[{"role": ..., "content": ...}, ...]`; its last message, by the
         assistant, is the answer.
     text: instead of them, the column of plain texts, joined with EOS and cut into rows of `max_length`.
@@ -58,6 +62,8 @@ class Rows:
     streamed: reads a hub data set row by row up to `limit`, without fetching the rest of it.
     max_length: the most tokens of a row, prompt, answer and EOS.
     too_long: what becomes of a longer row: "refuse" to start, "drop" it, or "cut" its answer.
+    pack: fills canvases of so many tokens with whole rows one after another, each padded with MASK to a multiple of
+        `pack_to` (Fast-dLLM v2: the model's block). None: a row a canvas.
     batch_size: canvases of a batch.
     seed: of the order of rows, another one each epoch.
     """
@@ -66,13 +72,15 @@ class Rows:
     subset: str | None = None
     split: str = "train"
     prompt: str = "prompt"
-    answer: str = "answer"
+    answer: str | None = "answer"
     messages: str | None = None
     text: str | None = None
     limit: int | None = None
     streamed: bool = False
     max_length: int = 1024
     too_long: Literal["refuse", "drop", "cut"] = "refuse"
+    pack: int | None = None
+    pack_to: int = 32
     batch_size: int = 16
     seed: int = 0
 
@@ -83,7 +91,17 @@ class Rows:
             raise ValueError(f"data.too_long={self.too_long!r}; choose refuse, drop or cut")
         if self.streamed and self.limit is None:
             raise ValueError("data.streamed=true reads up to data.limit rows; give it")
-        for name, value in (("batch_size", self.batch_size), ("max_length", self.max_length), ("limit", self.limit)):
+        if self.pack is not None and (self.pack < self.max_length or self.pack % self.pack_to):
+            raise ValueError(
+                f"data.pack={self.pack}; a packed canvas takes data.max_length={self.max_length} tokens and is "
+                f"a multiple of data.pack_to={self.pack_to}"
+            )
+        for name, value in (
+            ("pack_to", self.pack_to),
+            ("batch_size", self.batch_size),
+            ("max_length", self.max_length),
+            ("limit", self.limit),
+        ):
             if value is not None and value < (2 if name == "max_length" else 1):
                 raise ValueError(f"data.{name}={value} is too small")
 
@@ -93,7 +111,7 @@ class Rows:
         rows = self._load()
         wanted = [self.text] if self.text else [self.messages] if self.messages else [self.prompt, self.answer]
         for column in wanted:
-            if column not in rows.column_names:
+            if column is not None and column not in rows.column_names:
                 raise ValueError(f"data.source={self.source} has no column {column!r}; it has {rows.column_names}")
         encode = self._encode_texts if self.text else self._encode_rows
         encoded = rows.map(
@@ -114,7 +132,22 @@ class Rows:
         train, validation = [i for i in fits if not held_out[i]], [i for i in fits if held_out[i]]
         if not train:
             raise ValueError(f"data.source={self.source} has {len(rows)} rows and none of them can be trained on")
-        return RowStream(self, encoded, train, validation, tokenizer)
+        return RowStream(self, encoded, self._packed(encoded, train), self._packed(encoded, validation), tokenizer)
+
+    def _packed(self, encoded: Dataset, rows: Sequence[int]) -> list[list[int]]:
+        """The rows of each canvas, as many as fit, in the order of the data."""
+        if self.pack is None:
+            return [[row] for row in rows]
+        canvases: list[list[int]] = []
+        room, lengths = 0, encoded["length"]
+        for row in rows:
+            length = -(-lengths[row] // self.pack_to) * self.pack_to
+            if length > room:
+                canvases.append([])
+                room = self.pack
+            canvases[-1].append(row)
+            room -= length
+        return canvases
 
     def _load(self) -> Dataset:
         local = Path(self.source).suffix in (".jsonl", ".json")
@@ -133,14 +166,16 @@ class Rows:
         rows = cast(Dataset, rows)
         return rows if self.limit is None else rows.select(range(min(self.limit, len(rows))))
 
-    def _encode_rows(self, rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+    def _encode_rows(self, rows: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
         """Prompts through the chat template, and the answers' tokens."""
         chats = (
             rows[self.messages]
             if self.messages
             else [
                 [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-                for prompt, answer in zip(rows[self.prompt], rows[self.answer], strict=True)
+                for prompt, answer in zip(
+                    rows[self.prompt], rows[self.answer] if self.answer else [""] * len(rows[self.prompt]), strict=True
+                )
             ]
         )
         for chat in chats:
@@ -155,15 +190,14 @@ class Rows:
         answers = tokenizer([chat[-1]["content"] for chat in chats], add_special_tokens=False)["input_ids"]
         if self.too_long == "cut":
             answers = [a[: max(self.max_length - 1 - len(p), 0)] for p, a in zip(prompts, answers, strict=True)]
-        asked = ["\n".join(m["content"] for m in chat if m["role"] == "user") for chat in chats]
         return {
             "prompt": prompts,
             "answer": answers,
             "length": [len(p) + len(a) + 1 for p, a in zip(prompts, answers, strict=True)],
-            "held_out": [is_held_out(text) for text in asked],
+            "held_out": [is_held_out(question(chat)) for chat in chats],
         }
 
-    def _encode_texts(self, rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+    def _encode_texts(self, rows: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
         """Texts one after another, cut into rows without a prompt; what is left over at the end of each thousand texts
         is dropped."""
         _, eos_id = special_ids(tokenizer)
@@ -183,17 +217,19 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowStream:
-    """The batches of rows: every row once an epoch, in an order of the epoch's own."""
+    """The batches of rows: every canvas once an epoch, in an order of the epoch's own.
+
+    train, held_out: the rows of each canvas."""
 
     rows: Rows
     encoded: Dataset
-    train: Sequence[int]
-    held_out: Sequence[int]
+    train: Sequence[Sequence[int]]
+    held_out: Sequence[Sequence[int]]
     tokenizer: PreTrainedTokenizerBase
 
     def batch(self, step: int) -> Batch:
         first = step * self.rows.batch_size
-        return self._collate([self._train_row(first + i) for i in range(self.rows.batch_size)])
+        return self._collate([self._canvas(first + i) for i in range(self.rows.batch_size)])
 
     def validation(self, batches: int) -> list[Batch]:
         size = self.rows.batch_size
@@ -201,29 +237,52 @@ class RowStream:
         return [self._collate(part) for part in parts if part]
 
     def about(self) -> dict[str, object]:
+        file = Path(self.rows.source)
         return {
-            "source": Path(self.rows.source).name if Path(self.rows.source).is_file() else self.rows.source,
-            "rows": len(self.train),
-            "held_out_rows": len(self.held_out),
-            "fingerprint": self._fingerprint(),
+            "source": file.name if file.is_file() else self.rows.source,
+            "rows": sum(map(len, self.train)),
+            "held_out_rows": sum(map(len, self.held_out)),
+            "sha256": self._digest(),
         }
 
-    def _fingerprint(self) -> str:
+    def _digest(self) -> str:
         """Tells one set of rows from another, whatever the file is called."""
-        hashes = [hash((tuple(row["prompt"]), tuple(row["answer"]))) & 0xFFFFFFFF for row in cast(Any, self.encoded)]
-        return f"{sum((i + 1) * value for i, value in enumerate(hashes)) & 0xFFFFFFFFFFFFFFFF:016x}"
+        digest = hashlib.sha256()
+        for row in cast(Any, self.encoded):
+            digest.update(repr((row["prompt"], row["answer"])).encode())
+        return digest.hexdigest()[:16]
 
-    def _train_row(self, number: int) -> int:
+    def _canvas(self, number: int) -> Sequence[int]:
         epoch, place = divmod(number, len(self.train))
-        rng = torch.Generator().manual_seed(self.rows.seed * 1_000_003 + epoch)
-        return self.train[int(torch.randperm(len(self.train), generator=rng)[place])]
+        return self.train[_order(self.rows.seed, epoch, len(self.train))[place]]
 
-    def _collate(self, indices: Sequence[int]) -> Batch:
-        rows = [self.encoded[i] for i in indices]
-        prompts, answers = [row["prompt"] for row in rows], [row["answer"] for row in rows]
+    def _collate(self, canvases: Sequence[Sequence[int]]) -> Batch:
+        ids = special_ids(self.tokenizer)
         whole = self.rows.text is not None  # a piece of text ends where it was cut
-        lens = [len(answer) + (not whole) for answer in answers]
-        return collate(prompts, answers, lens, *special_ids(self.tokenizer))
+        if self.rows.pack is None:
+            rows = [self.encoded[i] for (i,) in canvases]
+            answers = [row["answer"] for row in rows]
+            lens = [len(answer) + (not whole) for answer in answers]
+            return collate([row["prompt"] for row in rows], answers, lens, *ids)
+        mask_id = self.tokenizer.mask_token_id
+        tokens = torch.full((len(canvases), self.rows.pack), mask_id if isinstance(mask_id, int) else ids[0])
+        packed, end = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros(len(canvases), dtype=torch.long)
+        for place, members in enumerate(canvases):
+            start = 0
+            for i in members:
+                prompt, answer = self.encoded[i]["prompt"], self.encoded[i]["answer"]
+                text = [*prompt, *answer, *([] if whole else [ids[1]])]
+                stop = start + len(text)
+                tokens[place, start:stop] = torch.tensor(text)
+                packed[place, start + len(prompt) : stop] = True
+                end[place] = stop
+                start = -(-stop // self.rows.pack_to) * self.rows.pack_to
+        return Batch(tokens, torch.zeros_like(end), end, end, packed)
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, count: int) -> list[int]:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)).tolist()
 
 
 @dataclass(frozen=True)

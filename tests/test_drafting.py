@@ -1,0 +1,198 @@
+"""Models that are causal but for the columns they draft: what is settled is the causal LM's, whatever is drafted."""
+
+import pytest
+import torch
+from conftest import BLOCK, EOS, MASK, PAD, make_model
+
+import dllm
+from decoders import NO_CACHE, BlockEos, Decoder, FixedK, Prefix, StrictEos, decode
+from decoders.loop import decode as run_loop
+from dllm import DiffusionLM, ModelSpec
+from dllm.adapter import detach, is_attached, merge
+from dllm.cache import BlockCache
+from dllm.training.drafting import Drafting, draw_anchors, two_pass_hidden
+from dllm.training.lora import Lora
+from dllm.training.objectives import Batch
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def with_adapter(seed: int = 0) -> DiffusionLM:
+    """A context-causal model with a strong random adapter for drafted columns."""
+    model = make_model("context_causal", seed)
+    Lora(r=3, alpha=6.0, active="drafts").inject(model, seed)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2, generator=rng(seed))
+    return model.eval()
+
+
+@torch.no_grad()
+def greedy_logits(model: DiffusionLM, tokens: torch.Tensor) -> torch.Tensor:
+    """The backbone as a causal LM."""
+    length = tokens.shape[1]
+    mask = torch.ones(length, length, dtype=torch.bool).tril().expand(len(tokens), 1, -1, -1)
+    return model.backbone(tokens, attention_mask=mask).logits
+
+
+def make_batch() -> Batch:
+    canvas = torch.randint(0, 40, (3, 30), generator=rng(1))
+    prompt_len, text_end = torch.tensor([4, 9, 6]), torch.tensor([20, 30, 14])
+    canvas[torch.arange(30) >= text_end[:, None]] = PAD
+    return Batch(canvas, prompt_len, text_end, text_end)
+
+
+@torch.no_grad()
+def test_settled_columns_are_the_causal_model_s_bit_for_bit() -> None:
+    plain, model = make_model("context_causal"), with_adapter()
+    canvas = torch.randint(0, 40, (2, 20), generator=rng(2))
+    prompt_len, first = torch.tensor([3, 7]), torch.tensor([11, 16])
+    canvas[0, 11:] = MASK
+    canvas[1, [16, 18, 19]] = MASK
+    drafted, undrafted = model.full_logits(canvas, prompt_len), plain.full_logits(canvas, prompt_len)
+    causal = greedy_logits(plain, canvas)
+    causal[..., MASK] = float("-inf")
+    for row in range(2):  # column p is predicted by column p - 1, settled for p up to the first MASK
+        assert drafted[row, 1 : first[row] + 1].equal(undrafted[row, 1 : first[row] + 1])
+        assert not drafted[row, first[row] + 1 :].equal(undrafted[row, first[row] + 1 :])
+        torch.testing.assert_close(drafted[row, 1 : first[row] + 1], causal[row, : first[row]], atol=1e-5, rtol=1e-5)
+    other = canvas.clone()
+    other[1, 17] = 3  # what stands behind the first MASK changes no settled column
+    assert model.full_logits(other, prompt_len)[1, 1:17].equal(drafted[1, 1:17])
+    assert not model.full_logits(other, prompt_len)[1, 17:].equal(drafted[1, 17:])
+
+
+def test_a_token_at_a_time_from_the_left_is_greedy_decoding() -> None:
+    plain, model = make_model("context_causal"), with_adapter()
+    prompts = [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15, 16]]
+    shared = {
+        "gen_len": 24,
+        "block_len": BLOCK,
+        "decoder": Decoder(FixedK(1), confidence="left_to_right"),
+        "stop": StrictEos(),
+    }
+    none = decode(model, prompts, cache=NO_CACHE, **shared)
+    block = decode(model, prompts, cache=BlockCache(), **shared)
+    assert [row.token_ids for row in none] == [row.token_ids for row in block]
+    for prompt, row in zip(prompts, none, strict=True):
+        tokens = list(prompt)
+        for _ in range(24):
+            logits = greedy_logits(plain, torch.tensor([tokens]))[0, -1]
+            logits[MASK] = float("-inf")
+            tokens.append(int(logits.argmax()))
+            if tokens[-1] == EOS:
+                break
+        answer = tokens[len(prompt) :]
+        assert row.token_ids == (answer[:-1] if answer[-1] == EOS else answer)
+
+
+@torch.no_grad()
+def test_training_sees_what_decoding_sees() -> None:
+    model, batch = with_adapter(), make_batch()
+    anchor = torch.tensor([[5, 10, 15]] * 3)
+    group = torch.tensor([[[MASK, 7, MASK]] * 3] * 3)
+    clean, hidden = two_pass_hidden(model, batch.canvas, anchor, group, grad=False)
+    whole = model.full_logits(batch.canvas, batch.prompt_len)
+    torch.testing.assert_close(model._head(clean)[:, :-1], whole[:, 1:], atol=1e-4, rtol=1e-4)
+    for row in range(3):
+        for place, start in enumerate((5, 10, 15)):
+            canvas = torch.cat([batch.canvas[row, : start + 1], group[row, place]])[None]
+            one_block = DiffusionLM(model.backbone, ModelSpec(MASK, (EOS,), PAD, 1, 64, context_causal=True)).eval()
+            one_block.gate, one_block.mask_embedding = model.gate, model.mask_embedding
+            expected = one_block.full_logits(canvas, torch.tensor([4]))[0, -2:]  # the columns behind the first MASK
+            found = model._head(hidden[row, place][None])[0, :2]
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_loss_is_none_where_drafts_cannot_differ() -> None:
+    """Where all clean tokens and MASK look alike, a draft behind an anchor is what the clean stream has there."""
+    model, batch = make_model("context_causal"), make_batch()
+    loss = Drafting(groups=(3,), group_weights=(1.0,))(model, batch, rng(3))
+    assert loss.item() > 0.01
+    batch.canvas[:] = 7  # all clean columns alike: only MASK can make a difference
+    embed = model.backbone.get_input_embeddings().weight
+    with torch.no_grad():
+        embed[MASK] = embed[7]
+    same = Drafting(groups=(1,), group_weights=(1.0,), kl=1.0)(model, batch, rng(3))
+    assert same.item() < 1e-5
+
+
+def test_only_the_adapter_learns_and_it_learns_to_draft(tmp_path) -> None:
+    model, batch = make_model("context_causal"), make_batch()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    lora = Lora(r=4, alpha=8.0, active="drafts")
+    lora.inject(model, 0)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert "mask_embedding" in trained and all("lora_" in name or name == "mask_embedding" for name in trained)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    objective, losses = Drafting(groups=(3,), group_weights=(1.0,), reveal=0.3), []
+    for step in range(60):
+        loss = objective(model, batch, rng(step))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+    for name, tensor in model.state_dict().items():
+        plain = name.replace("base_layer.", "")
+        assert plain not in before or tensor.equal(before[plain])
+    lora.save(model, tmp_path, "base")
+    again = make_model("context_causal")
+    dllm.adapter.attach(again, tmp_path)
+    canvas = torch.tensor([[3, 4, 5, 6, MASK, 9, MASK, MASK, MASK]])
+    with torch.no_grad():
+        assert again.full_logits(canvas, torch.tensor([2])).equal(model.full_logits(canvas, torch.tensor([2])))
+    with pytest.raises(ValueError, match="active at drafted columns only and cannot be merged"):
+        merge(again)
+    detach(again)
+    assert not is_attached(again) and again.gate is None
+    with pytest.raises(ValueError, match=r"is for drafted columns and full has none"):
+        dllm.adapter.attach(make_model("full"), tmp_path)
+
+
+def test_anchors_are_the_columns_that_predict_text() -> None:
+    batch = make_batch()
+    anchors = draw_anchors(batch, 40, rng())
+    for row, (prompt_len, text_end) in enumerate(zip(batch.prompt_len.tolist(), batch.text_end.tolist(), strict=True)):
+        assert set(anchors[row].tolist()) == set(range(prompt_len - 1, text_end - 1))
+
+
+def test_drafts_by_confidence_and_from_the_left_end_with_every_column_decided() -> None:
+    model = with_adapter()
+    for rule in (FixedK(3), Prefix(0.6)):
+        (row,) = run_loop(
+            model,
+            [[1, 2, 3, 4, 5]],
+            gen_len=16,
+            block_len=BLOCK,
+            decoder=Decoder(rule),
+            cache=BlockCache(),
+            stop=BlockEos(),
+        )
+        assert MASK not in row.token_ids
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tv": 0.0, "kl": 0.0}, "weights are >= 0"),
+        ({"decay": 0.0}, "decay=0.0"),
+        ({"groups": [2]}, "each a weight"),
+        ({"reveal": 1.5}, "reveal=1.5"),
+        ({"anchors": 0}, "anchors=0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        Drafting(**settings)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"set spec.block"):
+        ModelSpec(MASK, (EOS,), PAD, context_causal=True)
+    with pytest.raises(ValueError, match=r"set spec.context_causal=true"):
+        Lora(active="drafts").inject(make_model("block_causal"), 0)
+    with pytest.raises(ValueError, match=r"set spec.context_causal=true"):
+        Drafting()(make_model("block_causal"), make_batch(), rng())
