@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from dllm.causal import CausalLM, save_causal
-from dllm.load import load, save
+from dllm.load import load_diffusion, save
 from dllm.recurrent import RecurrentLM, save_recurrent
 from dllm.training.fit import fit, join
 from dllm.training.tokenizer import build_tokenizer
@@ -35,7 +35,7 @@ def main(config: DictConfig) -> None:
     if config.init is None:
         model = instantiate(config.model, _convert_="all")(build_tokenizer(phrases()))
     else:
-        model = load(config.init, spec=config.spec)
+        model = load_diffusion(config.init, spec=config.spec)
         settings["model"] = json.loads((Path(config.init) / "training.json").read_text())
     model.to(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer = model.tokenizer
