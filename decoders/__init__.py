@@ -27,12 +27,14 @@ from decoders.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, Mask
 from decoders.segments import Hierarchical
 from decoders.soft import Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
+from decoders.types import CommitRule, LogitTransform, Rescore, Revise, SoftStep
 
 __all__ = [
     "NO_CACHE",
     "Agreement",
     "BanEos",
     "BlockEos",
+    "CommitRule",
     "ConfidenceDrop",
     "Contention",
     "Credit",
@@ -55,6 +57,7 @@ __all__ = [
     "Hierarchical",
     "Klass",
     "Learn2PD",
+    "LogitTransform",
     "LoopRemask",
     "LoopRule",
     "MaskGit",
@@ -67,12 +70,15 @@ __all__ = [
     "Prophet",
     "ReMdmRemask",
     "ReMdmRule",
+    "Rescore",
+    "Revise",
     "RunningConfidence",
     "RunningMean",
     "Schedule",
     "Slerp",
     "SlowFast",
     "Smoothing",
+    "SoftStep",
     "StopRule",
     "StrictEos",
     "Temperature",

@@ -11,11 +11,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decoders.ranking import surest_first, to_positions
-from decoders.types import Candidates, Memory, Stateless, View
+from decoders.types import Candidates, CommitRule, Memory, View
 
 
 @dataclass(frozen=True)
-class Factor(Stateless):
+class Factor(CommitRule):
     """The longest prefix with (n + 1)(1 - c_n) < f throughout (Fast-dLLM, arXiv 2505.22618, section 3.3). Confidence:
     prob.
 
@@ -37,7 +37,7 @@ class Factor(Stateless):
 
 
 @dataclass(frozen=True)
-class Frechet(Stateless):
+class Frechet(CommitRule):
     """The largest n whose worst case leaves the greedy tuple ahead by delta (Fast-dLLM++, arXiv 2606.02955).
     Confidence: prob.
 
@@ -62,7 +62,7 @@ class Frechet(Stateless):
 
 
 @dataclass(frozen=True)
-class EntropyBound(Stateless):
+class EntropyBound(CommitRule):
     """EB-Sampler (arXiv 2505.24857): the largest n with sum of entropies - largest entropy <= gamma. Confidence:
     entropy.
 
@@ -82,7 +82,7 @@ class EntropyBound(Stateless):
 
 
 @dataclass(frozen=True)
-class EntropyThreshold(Stateless):
+class EntropyThreshold(CommitRule):
     """Every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4). Confidence:
     entropy."""
 

@@ -1,7 +1,7 @@
 """A decoder is a composition: logit transforms, candidates, rescoring, a commit rule, at least one commit, and
 optionally a revision and a soft step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +14,7 @@ from decoders.types import (
     Confidence,
     LogitTransform,
     Memory,
+    Part,
     Rescore,
     Revise,
     Shape,
@@ -22,8 +23,6 @@ from decoders.types import (
     View,
 )
 
-Part = LogitTransform | Rescore | CommitRule | Revise | SoftStep
-
 
 @dataclass(frozen=True)
 class Decoder:
@@ -31,7 +30,8 @@ class Decoder:
 
     temperature: 0 is greedy. confidence: how positions are compared (see `decoders.propose`); its scale is the rule's
     to know. at_least_one: a step that would commit nothing commits the surest position; False only for schedules whose
-    published form makes empty steps, which then cost a forward.
+    published form makes empty steps, which then cost a forward. Raises ValueError for a part of another kind than its
+    place asks for.
     """
 
     rule: CommitRule
@@ -48,6 +48,23 @@ class Decoder:
             raise ValueError(f"temperature={self.temperature}; it is 0 (greedy) or positive")
         if self.confidence not in CONFIDENCES:
             raise ValueError(f"unknown confidence {self.confidence!r}; choose one of {', '.join(CONFIDENCES)}")
+        for place, kind, parts in (
+            ("transforms", LogitTransform, self.transforms),
+            ("rescore", Rescore, self.rescore),
+            ("rule", CommitRule, [self.rule]),
+            ("revise", Revise, [self.revise]),
+            ("soft", SoftStep, [self.soft]),
+        ):
+            for part in parts:
+                if not isinstance(part, kind) and not (part is None and place in ("revise", "soft")):
+                    raise ValueError(
+                        f"{place}: {part!r} is no {kind.__name__}; give an object whose class derives from "
+                        f"decoders.{kind.__name__}"
+                    )
+
+    def tree(self) -> Iterator[Part]:
+        """All parts, those inside other parts behind the part that holds them."""
+        return _tree(self._parts())
 
     def init(self, shape: Shape) -> list[Memory]:
         """Empty memory of every part, for one decode call."""
@@ -75,26 +92,25 @@ class Decoder:
     @property
     def needs_shadow(self) -> bool:
         """Whether a step needs `View.shadow`."""
-        return getattr(self.revise, "needs_shadow", False)
+        return any(part.needs_shadow for part in self.tree())
 
     @property
     def needs_reference(self) -> bool:
         """Whether a step needs `View.reference`."""
-        return getattr(self.rule, "needs_reference", False)
+        return any(part.needs_reference for part in self.tree())
 
     @property
     def identity(self) -> str:
         """Tells the decoder's learned weights from others; empty without any."""
-        return "".join(getattr(part, "identity", "") for part in self._parts())
+        return "".join(part.identity for part in self.tree())
 
     def check_window(self, block_len: int) -> None:
         """Raises ValueError when a part was made for narrower windows."""
-        for part in self._parts():
-            widest = getattr(part, "widest", None)
-            if widest is not None and block_len > widest:
+        for part in self.tree():
+            if part.widest is not None and block_len > part.widest:
                 raise ValueError(
-                    f"block_length={block_len}, but the filter of this decoder was trained on blocks of {widest}; use "
-                    f"block_length={widest} or a filter trained on {block_len}"
+                    f"block_length={block_len}, but the filter of this decoder was trained on blocks of {part.widest}; "
+                    f"use block_length={part.widest} or a filter trained on {block_len}"
                 )
 
     def max_steps(self, gen_len: int, block_len: int) -> int:
@@ -102,13 +118,33 @@ class Decoder:
         column of a window, or twice the steps that the decoder was given for it."""
         if self.at_least_one and self.revise is None:
             return gen_len
-        steps = max(getattr(part, "steps", 0) for part in self._parts())
+        steps = max(part.steps for part in self.tree())
         num_windows = -(-gen_len // block_len) + 1  # on a model's grid the first and the last may be cut
         return num_windows * max(8 * block_len, 2 * steps, 32)
 
     def _parts(self) -> list[Part]:
         optional = [part for part in (self.revise, self.soft) if part is not None]
         return [*self.transforms, *self.rescore, self.rule, *optional]
+
+
+def check_is_decoder(decoder: object) -> None:
+    """Raises ValueError unless it is a Decoder, in one sentence that says how to make one."""
+    if isinstance(decoder, Decoder):
+        return
+    if isinstance(decoder, CommitRule):
+        raise ValueError(f"{decoder!r} is a rule, not a decoder; wrap it: decoders.Decoder({decoder!r})")
+    what = "a name" if isinstance(decoder, str) else "a part" if isinstance(decoder, Part) else "something else"
+    raise ValueError(
+        f"{decoder!r} is {what}, not a decoder; give decoders.Decoder(rule), such as "
+        "decoders.Decoder(decoders.Threshold())"
+    )
+
+
+def _tree(parts: Iterable[Part]) -> Iterator[Part]:
+    """Parts and the parts inside them."""
+    for part in parts:
+        yield part
+        yield from _tree(part.parts())
 
 
 def reset(memory: list[Memory], rows: Bool[Tensor, " B"]) -> None:

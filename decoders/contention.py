@@ -7,11 +7,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decoders.ranking import surest_first, to_positions
-from decoders.types import Candidates, Memory, Stateless, View
+from decoders.types import Candidates, CommitRule, Memory, View
 
 
 @dataclass(frozen=True)
-class Contention(Stateless):
+class Contention(CommitRule):
     """The longest prefix whose earlier members keep little from any one token, given its last. Confidence: entropy.
 
     Position i has candidate a_i with probability c_i. Sorted surest first, commits the longest prefix n with

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from decoders.logits import Logits
-from decoders.types import Memory, Shape, View
+from decoders.types import LogitTransform, Memory, Shape, View
 
 
 @dataclass(frozen=True)
-class Credit:
+class Credit(LogitTransform):
     """Adds trace credit to the logits of masked positions. Defaults are the paper's (section 5.1).
 
     slots: None keeps credit for the whole vocabulary (`[B, W, V]` float32); a number keeps that many tokens per

@@ -7,11 +7,11 @@ A filter changes the distribution that candidates are drawn from and that confid
 from dataclasses import dataclass
 
 from decoders.logits import Logits
-from decoders.types import Memory, Stateless, View
+from decoders.types import LogitTransform, Memory, View
 
 
 @dataclass(frozen=True)
-class Temperature(Stateless):
+class Temperature(LogitTransform):
     """Logits over t. Unlike the decoder's temperature it also flattens the confidences."""
 
     t: float = 1.0
@@ -25,7 +25,7 @@ class Temperature(Stateless):
 
 
 @dataclass(frozen=True)
-class TopK(Stateless):
+class TopK(LogitTransform):
     """Only the k likeliest tokens (more where the k-th has equals)."""
 
     k: int = 50
@@ -41,7 +41,7 @@ class TopK(Stateless):
 
 
 @dataclass(frozen=True)
-class TopP(Stateless):
+class TopP(LogitTransform):
     """The fewest likeliest tokens whose probabilities reach p (nucleus sampling), and equals of the last one."""
 
     p: float = 0.95
@@ -56,7 +56,7 @@ class TopP(Stateless):
 
 
 @dataclass(frozen=True)
-class BanEos(Stateless):
+class BanEos(LogitTransform):
     """EOS is never a candidate (LLaDA's logits_eos_inf); `ids` bans these instead of the model's EOS ids."""
 
     ids: tuple[int, ...] | None = None

@@ -7,19 +7,15 @@ from typing import cast
 
 from tqdm import tqdm
 
-from decoders.compose import Decoder
+from decoders.compose import Decoder, check_is_decoder
 from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.rules import Threshold
 from decoders.state import responses
 from decoders.stop import StopRule, StrictEos
 from dllm.cache import CacheStrategy
-from dllm.causal import CausalLM
-from dllm.guidance import Guided
-from dllm.model import DiffusionLM
-from dllm.recurrent import RecurrentLM
+from dllm.protocols import DenoisingLM, LanguageModel, Text
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]  # raw text, token ids, or chat messages
-LanguageModel = DiffusionLM | CausalLM | RecurrentLM
+Prompt = Text | Sequence[int]  # raw text, chat messages, or token ids
 Template = str | Sequence[str | int]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
 
 
@@ -38,7 +34,7 @@ class Generation:
 
 
 def generate(
-    model: DiffusionLM | Guided,
+    model: DenoisingLM,
     prompts: Sequence[Prompt],
     *,
     decoder: Decoder | None = None,
@@ -58,8 +54,10 @@ def generate(
     '", "age": ', 2, "}"]` decodes 4 and 2 tokens into a JSON skeleton, `[16, " The end."]` fills in before a suffix,
     `'["[MASK]", "[MASK]"]'` decodes a token for each [MASK] (ParallelBench's output formats).
     The decoder defaults to a 0.9 confidence threshold, the stop rule to StrictEos. Raises ValueError for an empty
-    prompt, lengths or a cache that do not fit.
+    prompt, lengths or a cache that do not fit, and for a rule or a name where a decoder belongs.
     """
+    decoder, stop = decoder or Decoder(Threshold()), stop or StrictEos()
+    check_is_decoder(decoder)
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping | int)):
         raise ValueError("one prompt was given; put it into a list of prompts")
     if batch_size < 1:
@@ -67,7 +65,6 @@ def generate(
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
     shapes = None if templates is None else [encode_template(model, template) for template in templates]
     wanted = responses(model.spec, len(ids), gen_len if shapes is None else None, shapes, block_len)
-    decoder, stop = decoder or Decoder(Threshold()), stop or StrictEos()
     rows: list[DecodedRow] = []
     for first in tqdm(range(0, len(ids), batch_size), desc="decode", disable=not progress):
         batch = ids[first : first + batch_size]
@@ -85,32 +82,16 @@ def generate(
     return list(describe(model, rows))
 
 
-def encode(model: LanguageModel | Guided, prompt: Prompt, index: int = 0) -> list[int]:
-    """Token ids of a prompt. Raises ValueError when it is empty, or when there is no tokenizer or chat template to
-    read it."""
-    if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], Mapping)):
-        if model.tokenizer is None:
-            raise ValueError(f"model {model.name!r} has no tokenizer; give prompts as token ids")
-        if isinstance(prompt, str):
-            ids = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        elif model.tokenizer.chat_template is None:
-            raise ValueError(
-                f"the tokenizer of model {model.name!r} has no chat template; load the model with "
-                'chat_template="plain", or give prompts as text or token ids'
-            )
-        elif not any(message["content"].strip() for message in cast(Sequence[Mapping[str, str]], prompt)):
-            ids = []
-        else:
-            messages = [dict(message) for message in cast(Sequence[Mapping[str, str]], prompt)]
-            ids = model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    else:
-        ids = list(prompt)
+def encode(model: LanguageModel, prompt: Prompt, index: int = 0) -> list[int]:
+    """Token ids of a prompt. Raises ValueError when it is empty, or when the model cannot read it."""
+    is_text = isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], Mapping))
+    ids = model.encode(cast(Text, prompt)) if is_text else list(cast(Sequence[int], prompt))
     if not ids:
         raise ValueError(f"prompt {index} is empty; give at least one token")
-    return cast(list[int], ids)
+    return ids
 
 
-def encode_template(model: DiffusionLM | Guided, template: Template) -> list[int]:
+def encode_template(model: DenoisingLM, template: Template) -> list[int]:
     """Token ids of a response's fixed parts, with MASKs between them. Each part is tokenized on its own."""
     if isinstance(template, str):
         template = [1 if part == "[MASK]" else part for part in re.split(r"(\[MASK\])", template) if part]
@@ -118,19 +99,16 @@ def encode_template(model: DiffusionLM | Guided, template: Template) -> list[int
     for part in template:
         if isinstance(part, int):
             ids += [model.spec.mask_id] * part
-        elif model.tokenizer is None:
-            raise ValueError(f"model {model.name!r} has no tokenizer; give templates to decode() as token ids")
         else:
-            ids += cast(list[int], model.tokenizer(part, add_special_tokens=False)["input_ids"])
+            ids += model.encode(part)
     return ids
 
 
-def describe(model: LanguageModel | Guided, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
-    """Decoded rows as generations with text (empty for a model without a tokenizer)."""
+def describe(model: LanguageModel, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
+    """Decoded rows as generations with text."""
     for row in rows:
-        text = "" if model.tokenizer is None else cast(str, model.tokenizer.decode(row.token_ids))
         yield Generation(
-            text,
+            model.decode(row.token_ids),
             row.token_ids,
             row.num_tokens,
             row.nfe,

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from decoders.compose import surest
 from decoders.rules import FixedK
-from decoders.types import Candidates, CommitRule, Memory, Shape, Stateless, View
+from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 
 
 @dataclass(frozen=True)
-class Klass:
+class Klass(CommitRule):
     """KLASS (arXiv 2511.05664): confidence >= tau and KL(p_t || p_{t-1}) < kl in each of the last `history` steps.
 
     Confidence: prob. The first step of a block has no predecessor and counts as unstable. Memory: the previous
@@ -56,7 +56,7 @@ def _divergence(view: View, previous: Float[Tensor, "B W V"]) -> Float[Tensor, "
 
 
 @dataclass(frozen=True)
-class DynamicThreshold:
+class DynamicThreshold(CommitRule):
     """Dynamic-dLLM's APD: a threshold per token that falls while the runner-up is weak and rises with change.
 
         tau_i <- tau_i - fall * (1 - p2_i) + rise * (1 - cos(p_t, p_{t-1}))        from tau
@@ -92,7 +92,7 @@ class DynamicThreshold:
 
 
 @dataclass(frozen=True)
-class SlowFast:
+class SlowFast(CommitRule):
     """SlowFast sampling (arXiv 2506.10848): one token per step until the model's horizon is stable, then fast up to it.
 
     Slow: commits the surest `slow` positions and notes the horizon e_t, the farthest position with confidence > `see`.
@@ -135,7 +135,7 @@ class SlowFast:
 
 
 @dataclass(frozen=True)
-class Prophet:
+class Prophet(CommitRule):
     """Early commit (Prophet, arXiv 2508.19982): fills all masks once the mean gap between the two best logits is wide.
 
     gaps: what it must reach in the first, second and last third of the window. Until then `base` decides. Deviation:
@@ -149,6 +149,9 @@ class Prophet:
     def __post_init__(self) -> None:
         if len(self.gaps) != 3 or min(self.gaps) < 0:
             raise ValueError(f"gaps={list(self.gaps)}; give three logit gaps >= 0, one per third of the window")
+
+    def parts(self) -> Sequence[Part]:
+        return (self.base,)
 
     def init(self, shape: Shape) -> Memory:
         return self.base.init(shape)
@@ -165,7 +168,7 @@ class Prophet:
 
 
 @dataclass(frozen=True)
-class RunningMean:
+class RunningMean(CommitRule):
     """Saber's adaptive acceleration (arXiv 2510.18165): confidences above the mean of those committed so far.
 
     Confidence: prob. The first step of a block has no mean and commits the surest.
@@ -186,7 +189,7 @@ class RunningMean:
 
 
 @dataclass(frozen=True)
-class WarmThreshold(Stateless):
+class WarmThreshold(CommitRule):
     """A threshold that starts at 1 and falls by `rate` per step down to tau (dInfer's iteration smoothing)."""
 
     tau: float = 0.9

@@ -24,7 +24,7 @@ from decoders.compose import surest
 from decoders.signals import NUM_FEATURES, feature_memory, features
 from decoders.signals import signals as read_signals
 from decoders.traces import Traces
-from decoders.types import Candidates, Memory, Shape, Stateless, View
+from decoders.types import Candidates, CommitRule, Memory, Shape, View
 
 ASSETS = Path(__file__).parent / "assets"
 Network = TypeVar("Network", bound=nn.Module)
@@ -74,7 +74,7 @@ class PositionFilter(nn.Module):
 
 
 @dataclass(frozen=True)
-class Learn2PD(Stateless):
+class Learn2PD(CommitRule):
     """Commits where the block's filter gives agreement a probability above tau (published: 0.96).
 
     The filter reads the largest probability of every response position of the window, decided ones too. filter: a
@@ -114,7 +114,7 @@ class Learn2PD(Stateless):
 
 
 @dataclass(frozen=True)
-class Agreement:
+class Agreement(CommitRule):
     """Commits where a small net gives agreement a probability of at least tau, and the surest of the other positions.
 
     That one is the step's open choice: among positions that are sure it contradicts nobody, and two of them might.

@@ -5,6 +5,7 @@ bonus (`boosted`) therefore corrects the statistics instead of passing over the 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -15,12 +16,14 @@ from torch import Tensor
 class Logits:
     """Logits `[B, W, V]` in float32 (float64 stays), MASK at -inf. Never changed in place."""
 
-    def __init__(self, values: Float[Tensor, "B W V"]) -> None:
+    def __init__(self, values: Float[Tensor, "B W V"], boost: "_Boost | None" = None) -> None:
+        """boost: what is added to the values; they are summed only when somebody asks for all of them."""
         self._dense = values if values.dtype == torch.float64 else values.float()
+        self._boost = boost
 
     @cached_property
     def values(self) -> Float[Tensor, "B W V"]:
-        return self._dense
+        return self._dense if self._boost is None else self._boost.values()
 
     @property
     def shape(self) -> torch.Size:
@@ -38,17 +41,19 @@ class Logits:
     @cached_property
     def top(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"]]:
         """The largest logit and its token."""
+        if self._boost is not None:
+            return self._boost.top()
         tokens = self._best[1]
         return self.at(tokens[..., None])[..., 0], tokens
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B W"]:
         """log sum exp."""
-        return self.top[0] - self._best[0].log()
+        return self.top[0] - self._best[0].log() if self._boost is None else self._boost.log_norm()
 
     def at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
         """Logits of given tokens."""
-        return self.values.gather(-1, tokens)
+        return self.values.gather(-1, tokens) if self._boost is None else self._boost.at(tokens)
 
     def prob(self, tokens: Int[Tensor, "B W"]) -> Float[Tensor, "B W"]:
         """Probabilities of given tokens."""
@@ -107,37 +112,35 @@ class Logits:
 
     def boosted(self, tokens: Int[Tensor, "B W K"], bonus: Float[Tensor, "B W K"]) -> "Logits":
         """These logits plus a bonus >= 0 for a few tokens per position, all different where the bonus is not 0."""
-        return _Boosted(self, tokens, bonus)
+        return Logits(self.values, _Boost(self, tokens, bonus))
 
 
-class _Boosted(Logits):
-    """Base logits plus sparse bonuses; exact, and dense only when somebody asks for `values`."""
+@dataclass(frozen=True)
+class _Boost:
+    """Base logits plus sparse bonuses: exact statistics of the sum."""
 
-    def __init__(self, base: Logits, tokens: Int[Tensor, "B W K"], bonus: Float[Tensor, "B W K"]) -> None:
-        self._base, self._tokens, self._bonus = base, tokens, bonus
-        self._dense = base.values  # for shape and device
+    base: Logits
+    tokens: Int[Tensor, "B W K"]
+    bonus: Float[Tensor, "B W K"]
 
-    @cached_property
     def values(self) -> Float[Tensor, "B W V"]:
-        return self._base.values.scatter_add(-1, self._tokens, self._bonus.to(self._base.values.dtype))
+        return self.base.values.scatter_add(-1, self.tokens, self.bonus.to(self.base.values.dtype))
 
-    @cached_property
     def top(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"]]:
         # bonuses are >= 0, so the winner is a boosted token or the old winner
-        token = self._base.top[1]
-        rivals = torch.cat([token[..., None], self._tokens], dim=-1)
+        token = self.base.top[1]
+        rivals = torch.cat([token[..., None], self.tokens], dim=-1)
         value, place = self.at(rivals).max(-1)
         return value, rivals.gather(-1, place[..., None])[..., 0]
 
-    @cached_property
     def log_norm(self) -> Float[Tensor, "B W"]:
-        old = self._base.log_norm[..., None]
-        before = (self._base.at(self._tokens) - old).exp()
-        return self._base.log_norm + (before * self._bonus.expm1()).sum(-1).log1p()
+        old = self.base.log_norm[..., None]
+        before = (self.base.at(self.tokens) - old).exp()
+        return self.base.log_norm + (before * self.bonus.expm1()).sum(-1).log1p()
 
     def at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
-        same = tokens[..., None] == self._tokens[..., None, :]
-        return self._base.at(tokens) + (same * self._bonus[..., None, :]).sum(-1)
+        same = tokens[..., None] == self.tokens[..., None, :]
+        return self.base.at(tokens) + (same * self.bonus[..., None, :]).sum(-1)
 
 
 _PIECE = 2**22  # elements; small enough that its temporaries are reused, not mapped anew

@@ -3,20 +3,20 @@
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from decoders.compose import Decoder
+from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.rules import FixedK
 from decoders.state import NEVER, DecodeState, responses
-from decoders.stop import StopRule
+from decoders.stop import StopRule, check_is_stop_rule
 from decoders.types import Shape, Update, View
 from dllm.cache import CacheStrategy, Plan, WindowCache
-from dllm.model import Denoiser, DiffusionLM
+from dllm.protocols import Denoiser, ShadowDenoiser
 
 NO_CACHE = WindowCache(before=None, after=None)
 ONE_TOKEN = Decoder(FixedK(1))
@@ -77,8 +77,11 @@ def decode(
     a row (default: `decoder.max_steps`, which a decoder that only commits never exceeds). reference: responses that the
     view shows beside each step; a rule that asks for them (`Oracle`) and is given none gets those of one token per
     forward, whose cost is not counted.
-    Raises ValueError, before the first forward, for lengths or a cache that the model cannot use.
+    Raises ValueError, before the first forward, for lengths or a cache that the model cannot use, and for a rule or a
+    name where a decoder belongs.
     """
+    check_is_decoder(decoder)
+    check_is_stop_rule(stop)
     check_parts(model, decoder, cache)
     decoder.check_window(block_len)
     if not prompts:
@@ -99,26 +102,26 @@ def decode(
     if reference is not None:
         state.expect_(reference)
     kv, memory, logits = model.new_kv(state.prompt_len, state.canvas.shape[1]), None, None
-    looks = getattr(stop, "looks", None)
 
     while not (progress := state.progress()).done.all():
         shadow, state.eos_ahead = None, None
         if decoder.needs_shadow:
+            assert isinstance(model, ShadowDenoiser), "check_parts refuses others"
             logits, shadow = _forward_with_shadow(model, state)
         else:
             plans = list(cache.plan(progress, model.spec))
             if all(plan.want is None for plan in plans):
                 logits = None  # free the last step's before the forward
-            logits = _forward_windows(model, state, kv, plans, logits, looks == "query")
+            logits = _forward_windows(model, state, kv, plans, logits, stop.looks == "query")
         if memory is None:
             batch, window, vocab = logits.shape
             memory = decoder.init(Shape(batch, window, vocab, logits.device))
         view = state.view(logits, shadow)
-        if looks is not None:
+        if stop.looks is not None:
             state.expect_eos_(torch.arange(len(prompts), device=state.canvas.device), state.columns, view.logits)
         update = decoder.step(view, memory)
         state.apply_(view, update)
-        state.end = stop(state) if update.hold is None else torch.where(update.hold, state.end, stop(state))
+        state.cut_(stop(state), update.hold)
         state.advance_(update.hold)
         if on_step is not None:
             on_step(state, view, update)
@@ -132,7 +135,7 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
     cache.check(spec)
     if decoder.needs_shadow and cache != NO_CACHE:
         raise ValueError("this decoder looks at its tokens in the same forward, which needs cache=none")
-    if decoder.needs_shadow and not (spec.kv and hasattr(model, "shadow_logits")):
+    if decoder.needs_shadow and not (spec.kv and isinstance(model, ShadowDenoiser)):
         raise ValueError("this decoder looks at its tokens in the same forward, which this kind of model cannot do")
     if decoder.needs_shadow and spec.shift:
         raise ValueError(
@@ -156,7 +159,7 @@ def _forward_windows(
         if look_ahead:
             state.expect_eos_(plan.rows, ahead, Logits(beyond))
         state.nfe[plan.rows] += 1
-        state.queried[plan.rows] += plan.num_queried * getattr(model, "passes", 1)
+        state.queried[plan.rows] += plan.num_queried * model.passes
         if plan.want is None and plan.all_rows:
             return part
         if logits is None:
@@ -167,13 +170,15 @@ def _forward_windows(
     return logits
 
 
-def _forward_with_shadow(model: Denoiser, state: DecodeState) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W"]]:
+def _forward_with_shadow(
+    model: ShadowDenoiser, state: DecodeState
+) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W"]]:
     """One forward over the whole canvas and a shadow of the window; its columns count as queried too."""
     columns = state.columns
-    logits, shadow = cast(DiffusionLM, model).shadow_logits(state.canvas, columns, state.prompt_len, state.end)
+    logits, shadow = model.shadow_logits(state.canvas, columns, state.prompt_len, state.end)
     live = ~state.done
     state.nfe += live
-    state.queried += live * (state.end + state.window)
+    state.queried += live * (state.end + state.window) * model.passes
     return logits, Logits(shadow).prob(state.canvas.gather(1, columns))
 
 

@@ -5,7 +5,9 @@ A torch.Generator shared by a batch makes each row depend on its neighbours. Her
 (Steele et al., OOPSLA 2014) of its own coordinates: no state, no host sync.
 """
 
+import zlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -14,24 +16,30 @@ from torch import Tensor
 _INCREMENT = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
 _MULTIPLIERS = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
+# recorded runs depend on these numbers; a stream without one has the hash of its name
+STREAMS = {"candidate": 1, "order": 2, "remdm fill": 11, "remdm mask": 12, "origin": 21, "order noise": 31}
+
 
 @dataclass(frozen=True)
 class Noise:
-    """Row seeds `[B]` (already mixed with the number of the step) from which a step draws."""
+    """What a step draws from. seeds: of each row. step: which of a row's steps it is. Costs nothing until the first
+    draw."""
 
     seeds: Int[Tensor, " B"]
+    step: Int[Tensor, " B"]
 
-    def uniform(self, *sizes: int, stream: int = 0) -> Float[Tensor, "B ..."]:
-        """Float64 in (0, 1), shape `[B, *sizes]`. Draws of different `stream` are independent; the same one repeats."""
-        bits = _hash(self.seeds + stream)
+    @cached_property
+    def _mixed(self) -> Int[Tensor, " B"]:
+        return _hash(_hash(self.seeds) + self.step * _INCREMENT)
+
+    def uniform(self, *sizes: int, stream: str) -> Float[Tensor, "B ..."]:
+        """Float64 in (0, 1), shape `[B, *sizes]`. stream: a name of the drawing part's own. Draws of different names
+        are independent, the same name repeats its draw."""
+        number = STREAMS[stream] if stream in STREAMS else 2**32 + zlib.crc32(stream.encode())
+        bits = _hash(self._mixed + number)
         for size in sizes:
             bits = _hash(bits[..., None] + torch.arange(1, size + 1, device=bits.device) * _INCREMENT)
         return (_shift_right(bits, 11).double() + 0.5) * 2.0**-53
-
-
-def row_seeds(seeds: Int[Tensor, " B"], step: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """Mixes each row's seed with a step number."""
-    return _hash(_hash(seeds) + step * _INCREMENT)
 
 
 def _hash(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:

@@ -11,11 +11,11 @@ from typing import ClassVar
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from decoders.types import Candidates, Memory, Stateless, View
+from decoders.types import Candidates, CommitRule, Memory, View
 
 
 @dataclass(frozen=True)
-class Oracle(Stateless):
+class Oracle(CommitRule):
     """Commits the masked positions whose candidate is the reference's token (all EOS count alike).
 
     The loop makes the reference first, with the same model, cache and stop rule and one token per forward (the surest);

@@ -10,7 +10,6 @@ from decoders.logits import Logits
 from decoders.types import Candidates, Confidence, View
 
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
-_SAMPLE, _ORDER = 1, 2  # noise streams
 
 
 def propose(view: View, logits: Logits, temperature: float, confidence: Confidence) -> Candidates:
@@ -23,14 +22,14 @@ def propose(view: View, logits: Logits, temperature: float, confidence: Confiden
     if temperature == 0:
         tokens = logits.top[1]
     else:
-        tokens = logits.sample(view.noise.uniform(logits.shape[1], stream=_SAMPLE), temperature)
+        tokens = logits.sample(view.noise.uniform(logits.shape[1], stream="candidate"), temperature)
     return Candidates(tokens, _confidence(view, logits, tokens, temperature == 0, confidence))
 
 
 def _confidence(view: View, logits: Logits, tokens: Tensor, greedy: bool, kind: Confidence) -> Float[Tensor, "B W"]:
     width = logits.shape[1]
     if kind == "random":
-        return view.noise.uniform(width, stream=_ORDER).float()
+        return view.noise.uniform(width, stream="order").float()
     if kind == "left_to_right":
         return -torch.arange(width, device=logits.device, dtype=torch.float32).expand(logits.shape[:2])
     if kind == "prob":

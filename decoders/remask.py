@@ -3,6 +3,7 @@
 Each step of a row must make progress, or bound its number of steps, for the loop to end.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from decoders.ranking import lowest, take
 from decoders.schedules import MaskGit, masks_at_start
-from decoders.types import Candidates, Memory, Shape, Stateless, Update, View
+from decoders.types import Candidates, CommitRule, Memory, Part, Revise, Shape, Update, View
 
 
 def _confidences(shape: Shape) -> Memory:
@@ -34,7 +35,7 @@ def _remask(view: View, candidates: Candidates, write: Bool[Tensor, "B W"], back
 
 
 @dataclass(frozen=True)
-class ConfidenceDrop:
+class ConfidenceDrop(Revise):
     """Saber's backtracking (arXiv 2510.18165): masks the tokens that lost most confidence since their commit.
 
     One token per `mu` new commits, at least 1, and fewer than the new commits, which the paper leaves open and without
@@ -61,7 +62,7 @@ class ConfidenceDrop:
 
 
 @dataclass(frozen=True)
-class Wino(Stateless):
+class Wino(Revise):
     """WINO's narrow-out (arXiv 2507.18578): masks tokens that a forward which cannot see them does not confirm.
 
     A committed token is masked again when its probability at its shadow (`View.shadow`) is below `keep`; the least
@@ -83,7 +84,7 @@ class Wino(Stateless):
 
 
 @dataclass(frozen=True)
-class WideIn(Stateless):
+class WideIn(CommitRule):
     """WINO's wide-in: confidences above tau, at most clamp(0.7 * masks, 5, 20) of them. Confidence: prob."""
 
     tau: float = 0.6
@@ -98,14 +99,14 @@ class WideIn(Stateless):
 
 
 @dataclass(frozen=True)
-class TokenEdit:
+class TokenEdit(Revise):
     """LLaDA2.1's editing (arXiv 2602.08676): a committed token gives way to another one with probability > tau.
 
     Once the window is full it is looked at again until nothing changes, at most `post` times. For models trained to
     edit; a plain masked model never saw wrong tokens in its input.
     """
 
-    tau: float = 0.9
+    tau: float = 0.5
     post: int = 16
 
     def __post_init__(self) -> None:
@@ -126,7 +127,7 @@ class TokenEdit:
 
 
 @dataclass(frozen=True)
-class RunningConfidence:
+class RunningConfidence(Revise):
     """RCR (MDPO, arXiv 2508.13148): fill everything, then mask the least confident again, MaskGIT's number of them.
 
     Use with `FixedK("all")`. A token's confidence is that of its commit, so an early commit is reconsidered as long as
@@ -134,6 +135,9 @@ class RunningConfidence:
     """
 
     schedule: MaskGit = field(default_factory=lambda: MaskGit(16, "linear"))
+
+    def parts(self) -> Sequence[Part]:
+        return (self.schedule,)
 
     def init(self, shape: Shape) -> Memory:
         return _confidences(shape) | self.schedule.init(shape)
@@ -145,17 +149,17 @@ class RunningConfidence:
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopRule(CommitRule):
     """ParallelBench's port of ReMDM (arXiv 2503.00307): near the end of a block, `extra` steps that redo `redo` tokens.
 
-    steps: forwards of the schedule. Before each extra step, which come after `after` of the scheduled ones, the `redo`
-    tokens of lowest confidence are masked. As a rule it commits the schedule's number, or `redo` in an extra step; as a
-    revision it masks. Give the same values to both. Raises ValueError for impossible numbers.
+    steps: forwards of the schedule. Before each extra step, which come after `after` of the scheduled ones,
+    `LoopRemask` masks the `redo` tokens of lowest confidence; give it the same values. This rule commits the
+    schedule's number, or `redo` in an extra step. Raises ValueError for impossible numbers.
     """
 
     steps: int = 32
     extra: int = 4
-    redo: int = 2
+    redo: int = 1
     after: int = 28
 
     def __post_init__(self) -> None:
@@ -165,17 +169,12 @@ class Loop:
                 "whole numbers >= 1, extra >= 0"
             )
 
+    def init(self, shape: Shape) -> Memory:
+        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+
     def is_extra(self, step: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
         first = min(self.after, self.steps)
         return (step >= first) & (step < first + self.extra)
-
-
-@dataclass(frozen=True)
-class LoopRule(Loop):
-    """The commits of `Loop`."""
-
-    def init(self, shape: Shape) -> Memory:
-        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         masks = masks_at_start(view, memory)
@@ -186,8 +185,20 @@ class LoopRule(Loop):
 
 
 @dataclass(frozen=True)
-class LoopRemask(Loop):
-    """The remasking of `Loop`."""
+class LoopRemask(Revise):
+    """The remasking that belongs to `LoopRule`, of the same values."""
+
+    steps: int = 32
+    extra: int = 4
+    redo: int = 1
+    after: int = 28
+
+    def __post_init__(self) -> None:
+        assert self._rule  # refuses what it cannot use
+
+    @property
+    def _rule(self) -> LoopRule:
+        return LoopRule(self.steps, self.extra, self.redo, self.after)
 
     def init(self, shape: Shape) -> Memory:
         return _confidences(shape)
@@ -195,18 +206,18 @@ class LoopRemask(Loop):
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         stored = _keep(memory, write, candidates)
         committed = view.live & (~view.masked | write)
-        number = torch.where(self.is_extra(view.step + 1), self.redo, 0)
+        number = torch.where(self._rule.is_extra(view.step + 1), self.redo, 0)
         return _remask(view, candidates, write, lowest(stored, committed, number))
 
 
 @dataclass(frozen=True)
-class ReMdm:
+class ReMdmRule(CommitRule):
     """ReMDM's sampler (arXiv 2503.00307) over `steps` forwards per block: masks are filled and tokens masked at random.
 
     With unmasked fraction a_t = i / steps before step i and a_s after it, a token is masked again with probability
     sigma <= min(1, (1 - a_s) / a_t) and a mask is filled with (a_s - (1 - sigma) a_t) / (1 - a_t). kind: "cap" sigma =
     min(eta, bound); "rescale" eta * bound; "conf" bound * eta * softmax(-confidence at commit) over the tokens (0 for
-    masks). Its quality comes from steps > tokens: it is not a fast decoder. As a rule it fills, as a revision it masks;
+    masks). Its quality comes from steps > tokens: it is not a fast decoder. This rule fills and `ReMdmRemask` masks;
     give the same values to both, and at_least_one=False.
     """
 
@@ -231,39 +242,39 @@ class ReMdm:
         """For masks, and for tokens unless kind is conf."""
         return {"cap": bound.clamp(max=self.eta), "rescale": self.eta * bound, "conf": 0 * bound}[self.kind]
 
-
-_FILL, _BACK = 11, 12  # noise streams
-
-
-@dataclass(frozen=True)
-class ReMdmRule(ReMdm):
-    """The filling of `ReMdm`."""
-
-    def init(self, shape: Shape) -> Memory:
-        return {}
-
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         before, after, bound = self.times(view)
         fill = (after - (1 - self.sigma(bound)) * before) / (1 - before).clamp(min=1e-9)
         # the last step fills all that is left
-        return view.masked & ((view.noise.uniform(view.masked.shape[1], stream=_FILL) < fill) | (after >= 1))
+        return view.masked & ((view.noise.uniform(view.masked.shape[1], stream="remdm fill") < fill) | (after >= 1))
 
 
 @dataclass(frozen=True)
-class ReMdmRemask(ReMdm):
-    """The remasking of `ReMdm`."""
+class ReMdmRemask(Revise):
+    """The remasking that belongs to `ReMdmRule`, of the same values."""
+
+    steps: int = 32
+    kind: str = "cap"
+    eta: float = 0.04
+
+    def __post_init__(self) -> None:
+        assert self._rule  # refuses what it cannot use
+
+    @property
+    def _rule(self) -> ReMdmRule:
+        return ReMdmRule(self.steps, self.kind, self.eta)
 
     def init(self, shape: Shape) -> Memory:
         return _confidences(shape)
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
-        _, after, bound = self.times(view)
+        _, after, bound = self._rule.times(view)
         old = view.live & ~view.masked
-        sigma = self.sigma(bound)
+        sigma = self._rule.sigma(bound)
         if self.kind == "conf":
             weight = (-memory["confidence"].double()).masked_fill(~old, float("-inf")).softmax(1)
             sigma = (bound * self.eta * weight).nan_to_num(0)  # a row without tokens has no weights
-        back = old & (view.noise.uniform(old.shape[1], stream=_BACK) < sigma) & (after < 1)
+        back = old & (view.noise.uniform(old.shape[1], stream="remdm mask") < sigma) & (after < 1)
         _keep(memory, write, candidates)
         update = _remask(view, candidates, write, back)
         return Update(update.tokens, update.write, hold=(after < 1)[:, 0])

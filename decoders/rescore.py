@@ -9,13 +9,11 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor
 
-from decoders.types import Candidates, Memory, Shape, Stateless, View
-
-_NOISE = 31  # noise stream
+from decoders.types import Candidates, Memory, Rescore, Shape, View
 
 
 @dataclass(frozen=True)
-class OriginalProb(Stateless):
+class OriginalProb(Rescore):
     """The candidate's probability before any temperature, filter or credit (Dimple, arXiv 2505.16990)."""
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
@@ -23,7 +21,7 @@ class OriginalProb(Stateless):
 
 
 @dataclass(frozen=True)
-class EosLast(Stateless):
+class EosLast(Rescore):
     """EOS candidates come last (LLaDA's confidence_eos_eot_inf): confidence 0; others are renormalised without EOS.
 
     Confidence: prob. At temperature 0, as the authors' code does; see EVAL.md of LLaDA on the flood of EOS.
@@ -37,7 +35,7 @@ class EosLast(Stateless):
 
 
 @dataclass(frozen=True)
-class OrderNoise(Stateless):
+class OrderNoise(Rescore):
     """Draws positions instead of ranking them: without replacement from softmax(confidence / temperature).
 
     Dream's alg_temp (arXiv 2508.15487), by the Gumbel top-k trick. For rules that count positions.
@@ -50,12 +48,12 @@ class OrderNoise(Stateless):
             raise ValueError(f"temperature={self.temperature}; noise in the order needs a positive one")
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
-        gumbel = -(-view.noise.uniform(candidates.tokens.shape[1], stream=_NOISE).log()).log()
+        gumbel = -(-view.noise.uniform(candidates.tokens.shape[1], stream="order noise").log()).log()
         return replace(candidates, confidence=(candidates.confidence / self.temperature + gumbel).float())
 
 
 @dataclass(frozen=True)
-class PositionPrior:
+class PositionPrior(Rescore):
     """PC-Sampler (arXiv 2508.13021): exp(-decay * i) * min(-c_i log f(v_i), limit) for position i of the window.
 
     c_i: the candidate's probability, f: its frequency in some corpus. frequencies: a safetensors file with a tensor
@@ -96,7 +94,7 @@ def _surprise(file: str | None, vocab: int, device: torch.device) -> Float[Tenso
 
 
 @dataclass(frozen=True)
-class DensityPrior(Stateless):
+class DensityPrior(Rescore):
     """Certainty prior (d2Cache, arXiv 2509.23094): confidence times the Gaussian-weighted share of decided neighbours.
 
     Everything left of the response counts as decided, nothing right of the window. sigma: in columns.

@@ -8,11 +8,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decoders.ranking import take
-from decoders.types import Candidates, Memory, Stateless, View
+from decoders.types import Candidates, CommitRule, Memory, View
 
 
 @dataclass(frozen=True)
-class FixedK(Stateless):
+class FixedK(CommitRule):
     """Commits the k surest masked positions per step, or all of them (k="all"); ties go to the left.
 
     With confidence "prob" this is LLaDA's low-confidence remasking and MaskGIT's rule, with "random" LLaDA's random
@@ -33,7 +33,7 @@ class FixedK(Stateless):
 
 
 @dataclass(frozen=True)
-class Threshold(Stateless):
+class Threshold(CommitRule):
     """Commits every masked position whose confidence is at least tau (Fast-dLLM, arXiv 2505.22618, section 3.3).
 
     tau > 1 commits one token per step. Deviation: the authors' code commits the surest position by never rejecting
@@ -51,7 +51,7 @@ class Threshold(Stateless):
 
 
 @dataclass(frozen=True)
-class Prefix(Stateless):
+class Prefix(CommitRule):
     """Commits from the left the masked positions whose confidence is at least tau, and the first one that is not.
 
     Ours, for models with causal knowledge (block diffusion from an autoregressive LM): the chain rule, one open choice

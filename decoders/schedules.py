@@ -9,9 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from decoders.ranking import take
-from decoders.types import Candidates, Memory, Shape, Stateless, View
-
-_ORIGIN = 21  # noise stream
+from decoders.types import Candidates, CommitRule, Memory, Shape, View
 
 
 def check_steps(steps: int) -> None:
@@ -28,7 +26,7 @@ def masks_at_start(view: View, memory: Memory) -> Int[Tensor, " B"]:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(CommitRule):
     """LLaDA's block schedule: a block of m masks in `steps` forwards, m // steps each and one more in the first m %
     steps.
 
@@ -36,7 +34,7 @@ class Schedule:
     forwards (the authors' code makes them).
     """
 
-    steps: int = 32
+    steps: int = 16
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
@@ -54,13 +52,14 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class ThresholdOrSchedule(Schedule):
+class ThresholdOrSchedule(CommitRule):
     """LLaDA2.0 (arXiv 2512.15745): all confidences > tau if at least the schedule's number, else that number of the
     surest.
 
     Confidence: prob. `steps` as in Schedule, so a block takes at most that many forwards.
     """
 
+    steps: int = 32
     tau: float = 0.95
 
     def __post_init__(self) -> None:
@@ -68,14 +67,17 @@ class ThresholdOrSchedule(Schedule):
         if not self.tau > 0:
             raise ValueError(f"tau={self.tau}; a confidence threshold is positive")
 
+    def init(self, shape: Shape) -> Memory:
+        return Schedule(self.steps).init(shape)
+
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        due = self.number(view, memory)
+        due = Schedule(self.steps).number(view, memory)
         sure = view.masked & (candidates.confidence > self.tau)
         return torch.where((sure.sum(1) >= due)[:, None], sure, take(view, candidates, due))
 
 
 @dataclass(frozen=True)
-class MaskGit:
+class MaskGit(CommitRule):
     """MaskGIT's schedule (arXiv 2202.04200): floor(m * g((i + 1) / steps)) of a block's m masks are left after step i.
 
     mode: linear g = 1 - r, cosine cos(pi r / 2), pow2 1 - r^2 (any exponent). A step may commit nothing: use with
@@ -112,14 +114,14 @@ def _times(steps: int, eps: float, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class DreamSchedule(Stateless):
+class DreamSchedule(CommitRule):
     """Dream's time schedule (arXiv 2508.15487): a step commits int(m * (1 - s / t)) of its m masks, the last one all.
 
     t, s: this and the next of steps + 1 times from 1 to eps. Confidence prob is its maskgit_plus, margin its
     topk_margin, entropy its entropy. Steps may be empty (the first of 8 for 8 tokens is): use with at_least_one=False.
     """
 
-    steps: int = 32
+    steps: int = 16
     eps: float = 1e-3
 
     def __post_init__(self) -> None:
@@ -138,15 +140,23 @@ class DreamSchedule(Stateless):
 
 
 @dataclass(frozen=True)
-class DreamOrigin(DreamSchedule):
-    """Dream's "origin": each mask is filled with probability 1 - s / t by itself, the last step all."""
+class DreamOrigin(CommitRule):
+    """Dream's "origin": each mask is filled with probability 1 - s / t by itself, the last step all. Times as in
+    `DreamSchedule`."""
+
+    steps: int = 16
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        DreamSchedule(self.steps, self.eps)  # refuses what it cannot use
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        return view.masked & (view.noise.uniform(view.masked.shape[1], stream=_ORIGIN) < self.share(view)[:, None])
+        share = DreamSchedule(self.steps, self.eps).share(view)[:, None]
+        return view.masked & (view.noise.uniform(view.masked.shape[1], stream="origin") < share)
 
 
 @dataclass(frozen=True)
-class Dimple(Stateless):
+class Dimple(CommitRule):
     """Dimple's confident decoding (arXiv 2505.16990): all confidences > gamma, else the time schedule's number.
 
     With r = masks / live positions, the fallback takes the first time s < r, but none that earlier steps had passed,
@@ -177,7 +187,7 @@ class Dimple(Stateless):
 
 
 @dataclass(frozen=True)
-class Dilated(Stateless):
+class Dilated(CommitRule):
     """DUS (arXiv 2506.19037): log2(W) steps over positions spaced ever closer, whatever their confidence.
 
     Step t = 1, 2, ... commits the masked positions k (from 0) with k mod max(1, floor(W / base^t)) = 0, so tokens of

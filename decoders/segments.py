@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from decoders.types import Candidates, Memory, Stateless, View
+from decoders.types import Candidates, CommitRule, Memory, View
 
 
 @dataclass(frozen=True)
-class Hierarchical(Stateless):
+class Hierarchical(CommitRule):
     """Every position above `high`, and the surest of each run of masks if above `low` (dInfer, arXiv 2510.08666).
 
     Confidence: prob. Both comparisons are strict, as in the authors' code. high above 1: only the surest of each run.

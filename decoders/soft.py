@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 
 from decoders.logits import Logits
-from decoders.types import Memory, Shape, Stateless, View
+from decoders.types import Memory, Shape, SoftStep, View
 from dllm.soft import Soft
 
 
 @dataclass(frozen=True)
-class Smoothing(Stateless):
+class Smoothing(SoftStep):
     """Iteration smoothing (dInfer, arXiv 2510.08666): E[MASK] + w * sum_v p_v E_v with w = min(start + growth * step,
     limit)."""
 
@@ -28,7 +28,7 @@ class Smoothing(Stateless):
 
 
 @dataclass(frozen=True)
-class Slerp(Stateless):
+class Slerp(SoftStep):
     """Soft tokens (arXiv 2609.37391): E[MASK] turned by `amount` of the angle towards sum over the `top` likeliest
     tokens of p_v E_v, at MASK's norm."""
 

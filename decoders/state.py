@@ -1,14 +1,14 @@
 """The state of one decode call: the canvas and where each row stands. Only this file slices or moves windows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from decoders.logits import Logits
-from decoders.noise import Noise, row_seeds
+from decoders.noise import Noise
 from decoders.types import Update, View
 from dllm.cache import Progress
 from dllm.soft import Soft, SoftInput
@@ -29,6 +29,8 @@ class DecodeState:
     `[B, T]`. fresh: columns that the last forward wrote. soft: what undecided positions of the present windows show the
     model. reference: the canvas of another decode, for rules that ask for it. eos_ahead: probability of EOS where the
     last forward expects one at a column still to be filled, else 0, for stop rules that ask for it.
+    Windows and what is pending are asked for many times per step, so `columns` and `pending` are kept until a method
+    that ends in `_` changes what they are made of.
     Block-causal windows lie on the model's grid, so the first may begin inside the prompt.
     """
 
@@ -54,6 +56,8 @@ class DecodeState:
     soft: Soft | None = None
     reference: Int[Tensor, "B T"] | None = None
     eos_ahead: Float[Tensor, "B T"] | None = None
+    _columns: Int[Tensor, "B W"] | None = field(default=None, init=False, repr=False)
+    _pending: Bool[Tensor, "B T"] | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def begin(
@@ -120,9 +124,11 @@ class DecodeState:
     @property
     def columns(self) -> Int[Tensor, "B W"]:
         """Canvas columns of each row's window; those of a row that is done stay inside the canvas."""
-        offsets = torch.arange(self.window, device=self.canvas.device)
-        start = self.start.clamp(max=self.canvas.shape[1] - self.window)
-        return start[:, None] + offsets
+        if self._columns is None:
+            offsets = torch.arange(self.window, device=self.canvas.device)
+            start = self.start.clamp(max=self.canvas.shape[1] - self.window)
+            self._columns = start[:, None] + offsets
+        return self._columns
 
     @property
     def live(self) -> Bool[Tensor, "B T"]:
@@ -133,7 +139,9 @@ class DecodeState:
     @property
     def pending(self) -> Bool[Tensor, "B T"]:
         """Columns that are still to be filled."""
-        return self.live & (self.canvas == self.spec.mask_id)
+        if self._pending is None:
+            self._pending = self.live & (self.canvas == self.spec.mask_id)
+        return self._pending
 
     @property
     def finished(self) -> Bool[Tensor, " B"]:
@@ -154,7 +162,7 @@ class DecodeState:
         tokens = self.canvas.gather(1, columns)
         live = self.live.gather(1, columns) & ~self.done[:, None]
         masked = live & (tokens == self.spec.mask_id)
-        noise = Noise(row_seeds(self.seeds, self.nfe))
+        noise = Noise(self.seeds, self.nfe.clone())  # the loop counts forwards in place
         reference = None if self.reference is None else self.reference.gather(1, columns)
         return View(tokens, masked, live, Logits(logits), self.step, noise, self.spec, shadow, reference)
 
@@ -175,10 +183,16 @@ class DecodeState:
         """Writes an update into the canvas, live positions only, and keeps its soft step."""
         columns, write = self.columns, update.write & view.live
         self.canvas.scatter_(1, columns, torch.where(write, update.tokens, view.tokens))
+        self._pending = None
         self.soft = update.soft
         at = torch.where(update.tokens == self.spec.mask_id, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
         self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))
         self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, write & (update.tokens != view.tokens))
+
+    def cut_(self, end: Int[Tensor, " B"], hold: Bool[Tensor, " B"] | None = None) -> None:
+        """Lowers the live end, but of held rows."""
+        self.end = end if hold is None else torch.where(hold, self.end, end)
+        self._pending = None
 
     def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
         """Moves rows whose window is filled (and not held) to the next one with something to fill; rows that have
@@ -188,6 +202,7 @@ class DecodeState:
         moves = leaves & ~self.done
         self.previous = torch.where(moves, self.start, self.previous)
         self.start = torch.where(moves, self._next_start(self.start + self.window), self.start)
+        self._columns = None
         self.step = torch.where(leaves, 0, self.step + 1)
         self.first = self.first & ~leaves
         self.done = self.done | (self.start >= self.end) | (self.nfe >= self.budget)

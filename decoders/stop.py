@@ -1,8 +1,9 @@
 """Stop rules: where a row's generation may end before its canvas does. Each returns the row's live end, which never
 grows."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -10,16 +11,30 @@ from torch import Tensor
 
 from decoders.state import DecodeState
 
+Looks = Literal["window", "query"]
 
-@runtime_checkable
-class StopRule(Protocol):
+
+class StopRule(ABC):
     """Called after each update with the state that already holds it."""
 
+    @property
+    def looks(self) -> Looks | None:
+        """Where the loop must note which columns expect an EOS (`DecodeState.eos_ahead`): among those of the window, or
+        among all that are queried. None: nowhere."""
+        return None
+
+    @abstractmethod
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]: ...
 
 
+def check_is_stop_rule(stop: object) -> None:
+    """Raises ValueError unless it is a StopRule."""
+    if not isinstance(stop, StopRule):
+        raise ValueError(f"stop: {stop!r} is no StopRule; give an object whose class derives from decoders.StopRule")
+
+
 @dataclass(frozen=True)
-class Never:
+class Never(StopRule):
     """Decode the whole canvas; the text is cut at its first EOS (LLaDA's default)."""
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
@@ -27,7 +42,7 @@ class Never:
 
 
 @dataclass(frozen=True)
-class BlockEos:
+class BlockEos(StopRule):
     """Stop when a finished block holds EOS (Fast-dLLM, dInfer's early stop); the end is that EOS."""
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
@@ -37,7 +52,7 @@ class BlockEos:
 
 
 @dataclass(frozen=True)
-class StrictEos:
+class StrictEos(StopRule):
     """Stop as soon as an EOS is committed and no mask is left before it (Fast-dLLM v2, LLaDA2.x)."""
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
@@ -47,7 +62,7 @@ class StrictEos:
 
 
 @dataclass(frozen=True)
-class Eotp:
+class Eotp(StopRule):
     """Cut the canvas after an EOS, also when masks are left before it (Learn2PD's EoTP, arXiv 2509.25188). Columns
     behind it are never decoded, those before it still are.
 
@@ -69,8 +84,7 @@ class Eotp:
             raise ValueError(f"tau={self.tau}; a probability lies in [0, 1]")
 
     @property
-    def looks(self) -> Literal["window", "query"] | None:
-        """Where the loop must note which columns expect an EOS (`DecodeState.eos_ahead`)."""
+    def looks(self) -> Looks | None:
         return None if self.scope == "committed" else self.scope
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:

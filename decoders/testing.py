@@ -6,23 +6,23 @@ several dtypes and blocks, batched and alone.
 
 import collections
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from decoders.compose import Decoder
+from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.loop import NO_CACHE, decode
-from decoders.noise import Noise, row_seeds
+from decoders.noise import Noise
 from decoders.state import DecodeState
 from decoders.stop import Never
-from decoders.types import Shape, Update, View
+from decoders.types import Part, Shape, Update, View
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
 from dllm.soft import SoftInput
@@ -34,7 +34,7 @@ VOCAB, SPEC = 40, ModelSpec(mask_id=39, eos_ids=(38,), pad_id=37)
 class HashModel:
     """Logits that are a fixed random function of a row's canvas: a denoiser without weights."""
 
-    spec = SPEC
+    spec, passes = SPEC, 1
 
     def __init__(self, dtype: torch.dtype = torch.float32, scale: float = 3.0) -> None:
         rng = torch.Generator().manual_seed(0)
@@ -80,8 +80,14 @@ def check_decoder(decoder: Decoder, gen_len: int = 24, block_len: int = 12) -> N
     - decodes a row alike alone, batched and permuted, and alike again under the same seed,
     - keeps no memory from one block or call to the next,
     - leaves the view as it is, and never waits for the device (`.item()`, `bool(tensor)`, `nonzero`),
-    - works on float32, bfloat16 and float64 logits.
+    - works on float32, bfloat16 and float64 logits,
+    - declares what its parts need (`decoders.types.Part`): shadow, reference, steps, widest window, an identity for
+      learned weights, and the parts that they hold.
+
+    Raises ValueError for a rule or a name where a decoder belongs.
     """
+    check_is_decoder(decoder)
+    _check_declared(decoder, block_len)
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10], [11, 12, 13, 14]]
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         model = HashModel(dtype)
@@ -99,7 +105,9 @@ def check_decoder(decoder: Decoder, gen_len: int = 24, block_len: int = 12) -> N
             )
 
         together = run(prompts)
-        assert all(row.stopped_by == "length" for row in together), "MASK tokens are left"
+        assert all(row.stopped_by == "length" for row in together), (
+            "MASK tokens are left: a step makes no progress, or a part does not declare its `steps` per window"
+        )
         assert together == run(prompts), "the same seed gives other tokens: state outside the memory"
         assert together == [run([prompt])[0] for prompt in prompts], "a row decodes differently alone and batched"
         order = [2, 0, 3, 1]
@@ -130,7 +138,60 @@ def _view(step: int, block_len: int, seed: int = 0) -> View:
     logits, shadow = logits + torch.randn(logits.shape, generator=rng), torch.rand(3, block_len, generator=rng)
     steps = torch.full((3,), step)
     state.reference = torch.randint(0, VOCAB - 1, canvas.shape, generator=rng)
-    return replace(state.view(logits, shadow), step=steps, noise=Noise(row_seeds(state.seeds, steps)))
+    return replace(state.view(logits, shadow), step=steps, noise=Noise(state.seeds, steps))
+
+
+def _check_declared(decoder: Decoder, block_len: int) -> None:
+    """What the loop gives is what was asked for, and what runs are told apart by is there."""
+    parts = list(decoder.tree())
+    for part in parts:
+        held = [value for value in _values(part) if isinstance(value, Part)]
+        assert all(any(value is listed for listed in part.parts()) for value in held), (
+            f"{type(part).__name__} holds a part that its parts() does not name"
+        )
+        learned = any(isinstance(value, nn.Module | Tensor) for value in _values(part))
+        assert part.identity or not learned, f"{type(part).__name__} holds weights and has no `identity`"
+        assert part.identity == part.identity, f"the `identity` of {type(part).__name__} changes by itself"
+
+    widest = min((part.widest for part in parts if part.widest is not None), default=None)
+    view = _view(0, 8 * block_len if widest is None else widest)
+    given, again = _step(decoder, view), _step(decoder, view)
+    same = again.write.equal(given.write) and again.tokens.equal(given.tokens)
+    assert same, "the same seed gives other tokens: state outside the memory"
+    if widest is not None:
+        assert _refuses(decoder, widest + 1), "a window wider than a part's `widest` is not refused"
+    for name, declared in (("shadow", decoder.needs_shadow), ("reference", decoder.needs_reference)):
+        if declared:
+            continue
+        try:
+            bare = _step(decoder, replace(view, **{name: None}))
+        except Exception:  # whatever a part does to None
+            bare = None
+        assert bare is not None and bare.write.equal(given.write) and bare.tokens.equal(given.tokens), (
+            f"a part reads View.{name} and does not declare needs_{name}"
+        )
+
+
+def _values(part: Part) -> Iterator[object]:
+    """What a part holds, also in sequences."""
+    for value in vars(part).values():
+        yield from value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+
+
+def _step(decoder: Decoder, view: View) -> Update:
+    batch, width = view.tokens.shape
+    try:
+        return decoder.step(view, decoder.init(Shape(batch, width, VOCAB, torch.device("cpu"))))
+    except (RuntimeError, IndexError) as error:
+        raise AssertionError(f"a window of {width} columns breaks a part that does not declare `widest`") from error
+
+
+def _refuses(decoder: Decoder, block_len: int) -> bool:
+    try:
+        decoder.check_window(block_len)
+    except ValueError:
+        return True
+    return False
 
 
 def _check_memory(decoder: Decoder, block_len: int) -> None:

@@ -1,8 +1,10 @@
 """The vocabulary between the loop and a decoder: what it sees (View), what it says (Update), and the parts it is made
-of."""
+of, each of which declares what it needs (Part)."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -35,8 +37,8 @@ class View:
     end, row not done); masked implies live. logits: for the window, MASK at -inf. step: forwards made in this window
     before; at 0 a row's memory starts anew. noise: randomness that depends on the row, not on its place in the batch.
     spec: the model's special ids. shadow: probability of each present token where the model cannot see it, for a
-    decoder that asks for it (`Revise.needs_shadow`). reference: what one token per forward would write here, for a rule
-    that asks for it (`Oracle.needs_reference`).
+    decoder that asks for it (`Part.needs_shadow`). reference: what one token per forward would write here, for one
+    that asks for it (`Part.needs_reference`).
     """
 
     tokens: Int[Tensor, "B W"]
@@ -73,53 +75,70 @@ class Update:
     soft: Soft | None = None
 
 
-@runtime_checkable
-class LogitTransform(Protocol):
+class Part:
+    """What a part of a decoder may declare. The defaults are those of a part without memory that needs nothing.
+
+    Every part derives from one of the five kinds below. The decoder asks all of its parts and the parts inside them.
+
+    needs_shadow: it reads `View.shadow`, which costs columns of the same forward and works with cache=none only.
+    needs_reference: it reads `View.reference`, for which the loop decodes every prompt once before.
+    steps: forwards per window that it was given, 0 where it plans none. A row gets twice as many before it is given up.
+    """
+
+    needs_shadow: ClassVar[bool] = False
+    needs_reference: ClassVar[bool] = False
+    steps: int = 0
+
+    @property
+    def widest(self) -> int | None:
+        """Columns of the widest window that it takes, None for any."""
+        return None
+
+    @property
+    def identity(self) -> str:
+        """Tells its learned weights from others: a run is resumed with the same ones only. Empty without any."""
+        return ""
+
+    def parts(self) -> Sequence["Part"]:
+        """The parts that it calls itself; what they declare counts too. Their memory is its own affair."""
+        return ()
+
+    def init(self, shape: Shape) -> Memory:
+        """Empty memory for one decode call: tensors `[B, ...]`, zeroed for a row that enters a window. May raise
+        ValueError for a vocabulary that it cannot use."""
+        return {}
+
+
+class LogitTransform(Part, ABC):
     """Changes the logits from which candidates are taken (credit, top-p, EOS suppression)."""
 
-    def init(self, shape: Shape) -> Memory: ...
-
+    @abstractmethod
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits: ...
 
 
-@runtime_checkable
-class Rescore(Protocol):
+class Rescore(Part, ABC):
     """Changes the candidates' confidence, by which rules compare positions (position priors, noise in the order)."""
 
-    def init(self, shape: Shape) -> Memory: ...
-
+    @abstractmethod
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates: ...
 
 
-@runtime_checkable
-class CommitRule(Protocol):
+class CommitRule(Part, ABC):
     """Says which masked positions take their candidate. May say none: the decoder then commits the surest one."""
 
-    def init(self, shape: Shape) -> Memory: ...
-
+    @abstractmethod
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]: ...
 
 
-@runtime_checkable
-class Revise(Protocol):
+class Revise(Part, ABC):
     """Turns the commits into the final update: may remask or edit live positions of the window."""
 
-    def init(self, shape: Shape) -> Memory: ...
-
+    @abstractmethod
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update: ...
 
 
-@runtime_checkable
-class SoftStep(Protocol):
+class SoftStep(Part, ABC):
     """What the positions that stay masked show the model in the next forward."""
 
-    def init(self, shape: Shape) -> Memory: ...
-
+    @abstractmethod
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft: ...
-
-
-class Stateless:
-    """A part without memory."""
-
-    def init(self, shape: Shape) -> Memory:
-        return {}

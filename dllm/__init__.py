@@ -1,6 +1,7 @@
 """Diffusion language models: wrappers over transformers backbones, K/V by canvas column, caches, training."""
 
-from dllm.load import load, save, shipped_models
+from dllm.kinds import load
+from dllm.load import save, shipped_models
 from dllm.model import DiffusionLM
 from dllm.spec import ModelSpec
 

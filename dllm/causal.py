@@ -35,7 +35,9 @@ from dllm.checkpoint import (
     shipped_models,
     to_dtype,
 )
+from dllm.protocols import Text
 from dllm.spec import SPEC_FILE
+from dllm.text import decode_text, encode_text
 
 
 class CausalLM(nn.Module):
@@ -70,6 +72,20 @@ class CausalLM(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.entry or self.backbone.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backbone.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backbone.config.vocab_size
+
+    def encode(self, text: Text) -> list[int]:
+        return encode_text(self.tokenizer, self.name, text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return decode_text(self.tokenizer, ids)
 
     @property
     def max_length(self) -> int | None:
@@ -129,7 +145,9 @@ def load_causal(
 
 
 def save_causal(model: CausalLM, folder: Path) -> None:
-    """Writes a checkpoint in Hugging Face layout."""
+    """Writes a checkpoint in Hugging Face layout. Its config says that it is causal, since its tokenizer may name a
+    MASK."""
+    model.backbone.config.is_causal = True
     model.backbone.save_pretrained(folder)
     model.tokenizer.save_pretrained(folder)
 

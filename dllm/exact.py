@@ -4,6 +4,8 @@ A perfect masked diffusion LM gives p(token at column | what is decided) for eve
 distributions whose answers can be listed or counted; each is a `Denoiser` through `ExactModel`.
 """
 
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, Protocol, runtime_checkable
@@ -13,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dllm.cache import Plan
+from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 
@@ -145,17 +148,41 @@ class ExactModel:
     """A posterior as a `Denoiser`: the response is the answer, whatever the prompt says. MASK, EOS and PAD are the
     three ids after its tokens. Bidirectional, and exact under every cache, since it reads the canvas alone.
 
-    eos_id: the token of its answers that ends a text, if they hold one.
+    eos_id: the token of its answers that ends a text, if they hold one. As text, tokens are their numbers: "2 0 1".
     """
+
+    passes, device, dtype, max_length = 1, torch.device("cpu"), torch.float64, None
 
     posterior: Posterior
     eos_id: int | None = None
+    name: str = "ideal"
     spec: ModelSpec = field(init=False)
 
     def __post_init__(self) -> None:
         first = self.posterior.num_tokens
         eos_id = first + 1 if self.eos_id is None else self.eos_id
         object.__setattr__(self, "spec", ModelSpec(mask_id=first, eos_ids=(eos_id,), pad_id=first + 2))
+
+    @property
+    def vocab_size(self) -> int:
+        return self.posterior.num_tokens + 3
+
+    def identity(self) -> str:
+        fields = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in vars(self.posterior).items()}
+        return repr((type(self.posterior).__name__, fields, self.eos_id))
+
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        return ()
+
+    def encode(self, text: Text) -> list[int]:
+        """Numbers below `num_tokens` as they are; another word, of a prompt that is not read, as one made of its
+        letters."""
+        words = text.split() if isinstance(text, str) else " ".join(message["content"] for message in text).split()
+        known = {str(token): token for token in range(self.posterior.num_tokens)}
+        return [known.get(word, zlib.crc32(word.encode()) % self.posterior.num_tokens) for word in words]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, " B"]:
         """Where responses begin is all that it keeps."""

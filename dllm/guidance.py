@@ -1,15 +1,15 @@
 """Classifier-free guidance: a model that compares itself with and without the prompt."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from dllm.cache import Plan
-from dllm.kv import ColumnCache
-from dllm.model import DiffusionLM
+from dllm.protocols import DenoisingLM, Text
 from dllm.soft import SoftInput
 
 
@@ -17,8 +17,8 @@ from dllm.soft import SoftInput
 class _GuidedKV:
     """K/V with and without the prompt, and which columns are prompt (`[B]` lengths)."""
 
-    with_prompt: ColumnCache | None
-    without: ColumnCache | None
+    with_prompt: Any
+    without: Any
     prompt_len: Int[Tensor, " B"]
 
 
@@ -29,16 +29,14 @@ class Guided:
     run it as one batch of both.
     """
 
-    passes = 2
-
-    def __init__(self, model: DiffusionLM, scale: float) -> None:
+    def __init__(self, model: DenoisingLM, scale: float) -> None:
         if scale < 0:
             raise ValueError(f"guidance scale={scale}; it is >= 0 (0: no guidance)")
         self.model, self.scale, self.spec = model, scale, model.spec
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        return self.model.tokenizer
+    def passes(self) -> int:
+        return 2 * self.model.passes
 
     @property
     def name(self) -> str:
@@ -47,6 +45,30 @@ class Guided:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    @property
+    def max_length(self) -> int | None:
+        return self.model.max_length
+
+    def identity(self) -> str:
+        return f"{self.model.identity()} guidance {self.scale}"
+
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        return self.model.named_parameters()
+
+    def encode(self, text: Text) -> list[int]:
+        return self.model.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.model.decode(ids)
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> _GuidedKV:
         return _GuidedKV(self.model.new_kv(prompt_len, length), self.model.new_kv(prompt_len, length), prompt_len)

@@ -49,7 +49,7 @@ from dllm.spec import SPEC_FILE, ModelSpec
 MIX_FILE = "mix.safetensors"
 
 
-def load(
+def load_diffusion(
     name_or_path: str | Path,
     *,
     device: torch.device | str = "cpu",
@@ -61,7 +61,7 @@ def load(
     compile: bool = False,
     **pretrained: Any,
 ) -> DiffusionLM:
-    """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
+    """A shipped diffusion model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
 
     device: a torch device, or "auto" for a GPU where there is one. spec: instead of the recognised one; a mapping
     replaces some of its fields. family: instead of the one that config.json names (`dllm.families.FAMILIES`, or

@@ -5,8 +5,7 @@ ColumnCache. The logits come back aligned to the wanted columns, so the token sh
 never be a candidate.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,33 +17,10 @@ from dllm.cache import Plan
 from dllm.gate import Gate
 from dllm.kv import ColumnCache
 from dllm.mix import NeighbourMix
+from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
-
-
-@runtime_checkable
-class Denoiser(Protocol):
-    """What the loop needs of a model; `DiffusionLM` is one, an exact posterior can be another.
-
-    Its K/V is its own affair. A model that computes each column several times per forward says so in `passes`, for
-    honest queried columns.
-    """
-
-    @property
-    def spec(self) -> ModelSpec: ...
-
-    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Any: ...
-
-    def logits(
-        self,
-        canvas: Int[Tensor, "B T"],
-        plan: Plan,
-        want: Int[Tensor, "R W"],
-        *,
-        end: Int[Tensor, " B"],
-        kv: Any,
-        soft: SoftInput | None = None,
-    ) -> Float[Tensor, "R W V"]: ...
+from dllm.text import decode_text, encode_text
 
 
 class DiffusionLM(nn.Module):
@@ -55,6 +31,8 @@ class DiffusionLM(nn.Module):
     over several devices. max_length: columns that a canvas can have, None for no known limit. Raises ValueError when
     the spec does not fit or the attention takes no 4-D mask.
     """
+
+    passes = 1
 
     def __init__(
         self,
@@ -106,6 +84,20 @@ class DiffusionLM(nn.Module):
     def device(self) -> torch.device:
         """Where canvases belong and logits come back."""
         return self.entry or self.backbone.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backbone.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backbone.config.vocab_size
+
+    def encode(self, text: Text) -> list[int]:
+        return encode_text(self.tokenizer, self.name, text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return decode_text(self.tokenizer, ids)
 
     def set_mask_embedding(self, vector: Float[Tensor, " D"]) -> None:
         """Replaces the input embedding of MASK, in place. (Tied to the head, it changes the logit of MASK, which is

@@ -6,7 +6,7 @@ so a column can be iterated while those before it are still moving.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaModel, PreTrainedTokenizerBase
 
-from dllm.checkpoint import ASSETS
+from dllm.checkpoint import ASSETS, prepare, to_dtype
+from dllm.protocols import Text
+from dllm.text import decode_text, encode_text
 
 CONFIG_FILE, WEIGHTS_FILE = "recurrent.json", "model.safetensors"
 
@@ -74,9 +76,18 @@ class RecurrentLM(nn.Module):
         return self.embed.weight.device
 
     @property
-    def backbone(self) -> LlamaModel:
-        """The recurrent stack, for what is said of a model's device and dtype."""
-        return self.core
+    def dtype(self) -> torch.dtype:
+        return self.embed.weight.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def encode(self, text: Text) -> list[int]:
+        return encode_text(self.tokenizer, self.name, text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return decode_text(self.tokenizer, ids)
 
     def identity(self) -> str:
         """What the weights do not say."""
@@ -139,12 +150,20 @@ def save_recurrent(model: RecurrentLM, folder: Path) -> None:
     model.tokenizer.save_pretrained(folder)
 
 
-def load_recurrent(name_or_path: str | Path, *, device: torch.device | str = "cpu") -> RecurrentLM:
+def recurrent_folder(name_or_path: str | Path) -> Path | None:
+    """Where a depth-recurrent model of this name or path is, None where there is none."""
+    folders = (ASSETS / str(name_or_path), Path(name_or_path))
+    return next((folder for folder in folders if (folder / CONFIG_FILE).exists()), None)
+
+
+def load_recurrent(
+    name_or_path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | str = torch.float32
+) -> RecurrentLM:
     """A model that `save_recurrent` wrote, or a shipped one by name, in eval mode. Raises ValueError for any other
-    folder."""
-    shipped = ASSETS / str(name_or_path)
-    folder = shipped if (shipped / CONFIG_FILE).exists() else Path(name_or_path)
-    if not (folder / CONFIG_FILE).exists():
+    folder, or a device that is not there."""
+    device, _, _ = prepare(device, {})
+    folder = recurrent_folder(name_or_path)
+    if folder is None:
         raise ValueError(f"cannot load model {str(name_or_path)!r}: it has no {CONFIG_FILE} of a depth-recurrent LM")
     settings = cast(Mapping[str, Any], json.loads((folder / CONFIG_FILE).read_text()))
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -152,6 +171,4 @@ def load_recurrent(name_or_path: str | Path, *, device: torch.device | str = "cp
     missing, unexpected = model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=False)
     if missing or unexpected:
         raise ValueError(f"{folder / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {(missing + unexpected)[0]!r}")
-    return model.to(
-        "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
-    ).eval()
+    return model.to(device, to_dtype(dtype)).eval()

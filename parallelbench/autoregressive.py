@@ -21,6 +21,7 @@ from decoders.loop import DecodedRow
 from decoders.state import NEVER
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM
+from dllm.protocols import LanguageModel
 from dllm.recurrent import RecurrentLM
 from parallelbench.generate import Generator, Request, describe_model, fingerprint, fitting_prompt_len
 from parallelbench.steps import Step, commit_steps
@@ -33,9 +34,10 @@ Loop = Callable[[Any, Sequence[Sequence[int]], Sequence[int]], list[DecodedRow]]
 class Autoregressive:
     """Greedy decoding, a token per forward, with the K/V of all columns before it; batches are padded on the left."""
 
-    def bind(self, model: Any, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int) -> Generator:
-        check_causal("decoder=ar", model, cache, stop)
-        return CausalGenerator(model, self.decode)
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        return CausalGenerator(check_causal("decoder=ar", model, cache, stop), self.decode)
 
     def decode(self, model: CausalLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]) -> list[DecodedRow]:
         width = max(map(len, prompts))
@@ -67,11 +69,13 @@ class PromptLookup:
             if value < 1:
                 raise ValueError(f"{name}={value}; prompt lookup needs at least 1")
 
-    def bind(self, model: Any, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int) -> Generator:
-        check_causal("decoder=prompt_lookup", model, cache, stop)
-        if model.backbone._is_stateful:
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        causal = check_causal("decoder=prompt_lookup", model, cache, stop)
+        if causal.backbone._is_stateful:
             raise ValueError(f"model {model.name!r} is recurrent and cannot take drafts back; use decoder=ar")
-        return CausalGenerator(model, self.decode)
+        return CausalGenerator(causal, self.decode)
 
     def decode(self, model: CausalLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]) -> list[DecodedRow]:
         return [self._decode_one(model, prompt, n) for prompt, n in zip(prompts, gen_lens, strict=True)]
@@ -132,17 +136,20 @@ class CausalGenerator:
         return list(describe(self.model, self.loop(self.model, prompts, gen_lens)))
 
 
-def check_causal(name: str, model: object, cache: CacheStrategy, stop: StopRule) -> None:
-    """Raises ValueError unless an autoregressive loop of this name can use a model, a cache and a stop rule."""
+def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> CausalLM:
+    """The model of an autoregressive loop of this name. Raises ValueError unless the loop can use it, the cache and the
+    stop rule."""
     if not isinstance(model, CausalLM):
         raise ValueError(
-            f"{name} needs an autoregressive model, and {getattr(model, 'name', 'this one')!r} is a diffusion model; "
+            f"{name} needs an autoregressive model, and {model.name!r} is "
+            f"{'depth-recurrent' if isinstance(model, RecurrentLM) else 'a diffusion model'}; "
             "use model=tiny_ar or model=causal, or a denoising decoder such as decoder=threshold"
         )
     if cache != NO_CACHE:
         raise ValueError(f"{name} keeps the K/V of all columns itself, so {cache} has nothing to do; use cache=none")
     if stop != StrictEos():
         raise ValueError(f"{name} stops at its first EOS, which {stop} does not describe; use stop=strict_eos")
+    return model
 
 
 class _Accepted(BaseStreamer):

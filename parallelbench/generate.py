@@ -11,13 +11,15 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from decoders import Decoder, Generation, StopRule, decode
-from decoders.generate import LanguageModel, describe, encode
+from decoders.compose import check_is_decoder
+from decoders.generate import describe, encode
 from decoders.loop import OnStep, check_parts
 from decoders.state import check_lengths
+from decoders.stop import check_is_stop_rule
 from decoders.types import Shape
 from dllm.cache import CacheStrategy
-from dllm.causal import CausalLM
-from dllm.model import DiffusionLM
+from dllm.protocols import DenoisingLM, LanguageModel
+from dllm.recurrent import RecurrentLM
 from parallelbench.steps import Step, StepRecorder
 
 Messages = Sequence[Mapping[str, str]]
@@ -67,7 +69,9 @@ class Traceable(Protocol):
 class Method(Protocol):
     """A decoder with a loop of its own: instead of a `decoders.Decoder`, what a decoder's yaml may instantiate."""
 
-    def bind(self, model: Any, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int) -> Generator:
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
         """The generator of a run. Raises ValueError for a model, cache or stop rule that the loop cannot use."""
         ...
 
@@ -76,14 +80,35 @@ def make_generator(
     model: Any, decoder: Decoder | Method, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
 ) -> Generator:
     """The generator of a model and a decoder. Raises ValueError when they do not fit."""
-    if not isinstance(decoder, Decoder):
+    if isinstance(decoder, Method):
+        if not isinstance(model, LanguageModel):
+            raise ValueError(lacks(model, LanguageModel))
         return decoder.bind(model, cache=cache, stop=stop, block_len=block_len, seed=seed)
-    if isinstance(model, CausalLM):
-        raise ValueError(
-            f"a denoising decoder ({type(decoder.rule).__name__}) cannot use model {model.name!r}, which is "
-            "autoregressive; use decoder=ar or decoder=prompt_lookup, or a diffusion model such as model=tiny"
+    check_is_decoder(decoder)
+    if isinstance(model, DenoisingLM):
+        return DiffusionGenerator(model, decoder, cache, stop, block_len, seed)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(lacks(model, DenoisingLM))
+    if isinstance(model, RecurrentLM):
+        what = "depth-recurrent; use decoder=diffusion_forcing, or a diffusion model such as model=tiny"
+    else:
+        what = (
+            "autoregressive; use decoder=ar or decoder=prompt_lookup, or a diffusion model such as model=tiny (if this "
+            "is one, +model.spec.mask_id=ID says so)"
         )
-    return DiffusionGenerator(model, decoder, cache, stop, block_len, seed)
+    raise ValueError(
+        f"a denoising decoder ({type(decoder.rule).__name__}) cannot use model {model.name!r}, which is {what}"
+    )
+
+
+def lacks(model: object, protocol: type) -> str:
+    """A sentence on what a model would need to be benchmarked."""
+    wanted = {name for base in protocol.__mro__ for name in vars(base) if base.__module__ == "dllm.protocols"}
+    missing = sorted(name for name in wanted if not name.startswith("_") and name not in dir(model))
+    return (
+        f"a {type(model).__name__} is no model that can be benchmarked: it has no {', '.join(missing)} (see "
+        f"dllm.protocols.{protocol.__name__})"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,7 +116,7 @@ class DiffusionGenerator:
     """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block). Checks at
     construction that model, decoder and cache fit."""
 
-    model: DiffusionLM
+    model: DenoisingLM
     decoder: Decoder
     cache: CacheStrategy
     stop: StopRule
@@ -100,8 +125,8 @@ class DiffusionGenerator:
 
     def __post_init__(self) -> None:
         check_parts(self.model, self.decoder, self.cache)
-        vocab = self.model.backbone.config.vocab_size
-        self.decoder.init(Shape(1, 1, vocab, self.model.device))  # parts may refuse a vocabulary
+        check_is_stop_rule(self.stop)
+        self.decoder.init(Shape(1, 1, self.model.vocab_size, self.model.device))  # parts may refuse a vocabulary
 
     def prompt_len(self, request: Request) -> int:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
@@ -162,8 +187,8 @@ def fitting_prompt_len(model: LanguageModel, request: Request) -> int:
 
 def describe_model(model: LanguageModel) -> dict[str, object]:
     """What a record says of a model: JSON values."""
-    parameters = sum(p.numel() for p in model.parameters())
-    dtype = str(model.backbone.dtype).removeprefix("torch.")
+    parameters = sum(weight.numel() for _, weight in model.named_parameters())
+    dtype = str(model.dtype).removeprefix("torch.")
     return {"model": model.name, "parameters": parameters, "dtype": dtype, "device": device_name(model)}
 
 

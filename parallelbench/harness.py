@@ -78,6 +78,8 @@ class DllmLM(LM):
             raise ValueError(f"batch_size={batch_size} and samples={samples}; give at least 1 of each")
         if costs is not None and costs.exists():
             raise ValueError(f"{costs} exists; choose another file for costs")
+        if not isinstance(generator.model, DiffusionLM):
+            raise ValueError(f"lm_eval needs a DiffusionLM, and {generator.model.name!r} is another kind of model")
         self.generator, self.model = generator, generator.model
         self.gen_len, self.batch_size, self.num_samples = gen_len, batch_size, samples
         self.costs_file, self.costs = costs, cast(list[Cost], [])

@@ -8,7 +8,6 @@ these passes, the prompt's included.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from decoders import NO_CACHE, StopRule, StrictEos
 from decoders.loop import DecodedRow
 from decoders.state import NEVER
 from dllm.cache import CacheStrategy
+from dllm.protocols import LanguageModel
 from dllm.recurrent import DepthCache, RecurrentLM
 from parallelbench.autoregressive import CausalGenerator
 from parallelbench.generate import Generator
@@ -50,11 +50,12 @@ class DiffusionForcing:
                 f"eta={self.eta}, beta={self.beta}, eps={self.eps}; shares are in [0, 1), eps is not negative"
             )
 
-    def bind(self, model: Any, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int) -> Generator:
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
         if not isinstance(model, RecurrentLM):
             raise ValueError(
-                f"diffusion forcing needs a depth-recurrent model, and {getattr(model, 'name', 'this one')!r} is none; "
-                "use model=tiny_recurrent"
+                f"diffusion forcing needs a depth-recurrent model, and {model.name!r} is none; use model=tiny_recurrent"
             )
         if cache != NO_CACHE or stop != StrictEos():
             raise ValueError(

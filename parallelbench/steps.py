@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from decoders import Generation
-from decoders.generate import LanguageModel
 from decoders.state import NEVER, DecodeState
 from decoders.types import Update, View
+from dllm.protocols import LanguageModel
 from parallelbench.record import Record, replace_file
 
 SCHEMA = 1
@@ -126,10 +126,9 @@ def commit_steps(generation: Generation, eos_id: int) -> list[Step]:
 
 def make_trace(id: str, model: LanguageModel, generation: Generation, steps: list[Step], reference: str) -> Trace:
     """A trace with the texts of its tokens, so that readers need no tokenizer."""
-    assert model.tokenizer is not None, "chat prompts were encoded with it"
-    target = list(model.tokenizer(reference, add_special_tokens=False)["input_ids"])
+    target = model.encode(reference)
     seen = {token for step in steps for _, token, _ in (*step.writes, *step.open) if token is not None}
-    texts = {token: str(model.tokenizer.decode([token])) for token in sorted(seen | set(target))}
+    texts = {token: model.decode([token]) for token in sorted(seen | set(target))}
     return Trace(id, len(generation.committed_at), target, texts, steps)
 
 

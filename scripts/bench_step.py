@@ -43,7 +43,10 @@ def main() -> None:
     values = 2 * torch.randn(batch, block, vocab, generator=torch.Generator().manual_seed(0))
     everywhere = torch.ones(batch, block, dtype=torch.bool)
     tokens, step = torch.zeros(batch, block, dtype=torch.long), torch.ones(batch, dtype=torch.long)
-    spec, noise = ModelSpec(vocab - 1, (vocab - 2,), vocab - 3), Noise(torch.arange(batch))
+    spec, noise = (
+        ModelSpec(vocab - 1, (vocab - 2,), vocab - 3),
+        Noise(torch.arange(batch), torch.zeros(batch, dtype=torch.long)),
+    )
 
     softmax = seconds(lambda: values.softmax(-1), options["repeats"])
     print(f"batch {batch}, block {block}, vocabulary {vocab}: a softmax takes {1000 * softmax:.0f} ms")

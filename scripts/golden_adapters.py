@@ -63,6 +63,8 @@ class TableKV:
 class TableModel:
     """The recorded one-layer attention model (float64), as the golden README defines it, behind our model interface."""
 
+    passes = 1
+
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
         self.weights = {name: tensor.double() for name, tensor in load_file(folder / "model.safetensors").items()}
         self.config = json.loads((folder / "config.json").read_text())
@@ -113,13 +115,10 @@ class Unshifted:
 
 
 @dataclass(frozen=True)
-class PublishedFactor:
+class PublishedFactor(CommitRule):
     """The factor rule with the published code's quirk: a first failure at the very last rank is accepted."""
 
     rule: Factor
-
-    def init(self, shape: Shape) -> Memory:
-        return {}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Tensor:
         chosen = self.rule(view, candidates, memory)
@@ -128,7 +127,7 @@ class PublishedFactor:
 
 
 @dataclass(frozen=True)
-class FirstFromFullPass:
+class FirstFromFullPass(CommitRule):
     """Fast-dLLM's Dream block file: the full pass writes a block's first token, whatever the rule says of it."""
 
     rule: CommitRule
@@ -142,7 +141,7 @@ class FirstFromFullPass:
 
 
 @dataclass(frozen=True)
-class DelayingThreshold:
+class DelayingThreshold(CommitRule):
     """Fast-dLLM's plain Dream file: a schedule whose tokens below the threshold wait for a later step."""
 
     tau: float
@@ -160,7 +159,7 @@ class DelayingThreshold:
 
 
 @dataclass(frozen=True)
-class FillEos:
+class FillEos(StopRule):
     """dInfer's early stop in its Fast-dLLM file: writes EOS into all columns behind the first one at once, over tokens
     too, and attends to them while it fills the rest of the block. With a cache it does not look after a full pass."""
 
@@ -183,7 +182,7 @@ class Peeking:
     """
 
     def __init__(self, model: Any, stale_suffix: bool) -> None:
-        self.model, self.spec, self.new_kv = model, model.spec, model.new_kv
+        self.model, self.spec, self.passes, self.new_kv = model, model.spec, model.passes, model.new_kv
         self.stale_suffix = stale_suffix
         self.attended = torch.zeros(0)
         self.seen: list[tuple[int, int, float]] = []
@@ -202,7 +201,7 @@ class Peeking:
 
 
 @dataclass(frozen=True)
-class PredictedEotp:
+class PredictedEotp(StopRule):
     """Learn2PD's EoTP: cut after the first EoT that the filter accepts, else after the surest one predicted anywhere
     (in its cached functions within the block)."""
 
@@ -223,7 +222,7 @@ class PredictedEotp:
         return state.end.clamp(max=cut + 1)
 
 
-class RecordedFilter:
+class RecordedFilter(CommitRule):
     """Learn2PD's rule with the recorded stand-in filter, and its schedule's surest beside it."""
 
     def __init__(self, folder: Path, tau: float, schedule: Schedule) -> None:

@@ -32,12 +32,12 @@ from decoders import (
 from decoders.logits import Logits
 from decoders.noise import Noise
 from decoders.propose import propose
-from decoders.types import Candidates, CommitRule, Confidence, Memory, Shape, Stateless, View
+from decoders.types import Candidates, CommitRule, Confidence, Memory, Rescore, Shape, View
 from dllm.spec import ModelSpec
 
 
 @dataclass(frozen=True)
-class NeverMask(Stateless):
+class NeverMask(Rescore):
     """The references leave MASK in the softmax; dInfer then drops the positions that predict it."""
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
@@ -66,7 +66,7 @@ def start(decoder: Decoder, logits: Tensor) -> list[Memory]:
 def make_view(logits: Tensor, masked: Tensor, mask_id: int = 11, step: int = 0) -> View:
     steps = torch.full((len(masked),), step)
     spec = ModelSpec(mask_id, (0,), 0)
-    return View(masked * mask_id, masked, torch.ones_like(masked), Logits(logits), steps, Noise(steps), spec)
+    return View(masked * mask_id, masked, torch.ones_like(masked), Logits(logits), steps, Noise(steps, steps), spec)
 
 
 def check_step(case: dict, decoder: Decoder, expected: str = "transfer") -> bool:

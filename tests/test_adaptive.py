@@ -17,7 +17,13 @@ def committed(rule, confidence: list[float], masked: list[bool] | None = None) -
     zeros = torch.zeros(1, values.shape[1], dtype=torch.long)
     logits = Logits(torch.zeros(1, values.shape[1], 4))
     view = View(
-        zeros, mask, mask, logits, zeros[:, 0], Noise(zeros[:, 0]), ModelSpec(mask_id=3, eos_ids=(2,), pad_id=1)
+        zeros,
+        mask,
+        mask,
+        logits,
+        zeros[:, 0],
+        Noise(zeros[:, 0], zeros[:, 0]),
+        ModelSpec(mask_id=3, eos_ids=(2,), pad_id=1),
     )
     return (rule(view, Candidates(zeros, values), {}) & mask)[0].nonzero()[:, 0].tolist()
 

@@ -14,6 +14,7 @@ from decoders import NO_CACHE, BlockEos, Decoder, Never, StrictEos, Threshold
 from decoders.loop import DecodedRow
 from dllm.cache import WindowCache
 from dllm.causal import CausalLM, load_causal, save_causal
+from dllm.load import load_diffusion
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.autoregressive import Autoregressive, PromptLookup
 from parallelbench.generate import Generator, Request, make_generator
@@ -226,7 +227,8 @@ def test_a_diffusion_models_loader_names_the_shipped_autoregressive_ones(
     monkeypatch.setattr("dllm.causal.ASSETS", folder.parent)
     assert load_causal("small-ar").name == "small-ar"
     with pytest.raises(ValueError, match=r"'small-ar' is autoregressive, .* or run it with model=small_ar decoder=ar"):
-        dllm.load("small-ar")
+        load_diffusion("small-ar")
+    assert isinstance(dllm.load("small-ar"), CausalLM)
 
 
 @pytest.mark.parametrize("decoder", ["ar", "prompt_lookup"])

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from decoders import Credit, Decoder, FixedK
 from decoders.testing import check_decoder, peak_temporaries
-from decoders.types import Shape, Update
+from decoders.types import CommitRule, Revise, Shape, Update
 from parallelbench.compose import CONF
 
 FILES = [  # those that decode in the one loop
@@ -30,7 +30,7 @@ def test_a_step_holds_few_copies_of_the_logits(path) -> None:
 
 
 def test_copies_of_the_logits_are_counted() -> None:
-    class Copies(Broken):
+    class Copies(CommitRule):
         def __call__(self, view, candidates, memory):
             kept = [view.logits.values + i for i in range(4)]
             return kept[0].sum(-1) > 0
@@ -45,12 +45,7 @@ def test_sparse_credit_is_a_hundredth_of_dense() -> None:
     assert sparse <= dense / 100
 
 
-class Broken:
-    def init(self, shape) -> dict:
-        return {}
-
-
-class SharedState(Broken):
+class SharedState(CommitRule):
     def __init__(self) -> None:
         self.calls = 0
 
@@ -59,30 +54,76 @@ class SharedState(Broken):
         return candidates.confidence > (self.calls % 7) / 10
 
 
-class NeighbourDependent(Broken):
+class NeighbourDependent(CommitRule):
     def __call__(self, view, candidates, memory):
         return candidates.confidence >= candidates.confidence.mean()
 
 
-class Syncing(Broken):
+class Syncing(CommitRule):
     def __call__(self, view, candidates, memory):
         return candidates.confidence >= candidates.confidence.amax(1, keepdim=True) * (1 if view.masked.any() else 0)
 
 
-class Overwriting(Broken):
+class Overwriting(Revise):
     def __call__(self, view, candidates, write, memory):
         return Update(torch.full_like(candidates.tokens, view.spec.mask_id), write)
 
 
-class InPlace(Broken):
+class InPlace(CommitRule):
     def __call__(self, view, candidates, memory):
         view.masked[:, 0] = False
         return view.masked
 
 
+class Peeking(CommitRule):
+    def __call__(self, view, candidates, memory):
+        return candidates.tokens % 2 == (0 if view.reference is None else view.reference % 2)
+
+
+class Doubting(Revise):
+    def __call__(self, view, candidates, write, memory):
+        return Update(candidates.tokens, write & (view.shadow >= 0))
+
+
+class Narrow(CommitRule):
+    """Knows the columns of one block by heart."""
+
+    def __call__(self, view, candidates, memory):
+        return candidates.confidence >= torch.linspace(0, 1, 12)[: view.masked.shape[1]]
+
+
+class Learned(CommitRule):
+    def __init__(self) -> None:
+        self.weight = torch.ones(1)
+
+    def __call__(self, view, candidates, memory):
+        return candidates.confidence >= self.weight
+
+
+class Holding(CommitRule):
+    def __init__(self, *inner: CommitRule) -> None:
+        self.inner = inner
+
+    def __call__(self, view, candidates, memory):
+        return self.inner[0](view, candidates, memory)
+
+
+class Slow(CommitRule):
+    """A token every 40 steps."""
+
+    def __call__(self, view, candidates, memory):
+        return view.masked & (view.step % 40 == 39)[:, None] & (candidates.confidence > 2)
+
+
 @pytest.mark.parametrize(
     ("decoder", "message"),
     [
+        (Decoder(Peeking()), "does not declare needs_reference"),
+        (Decoder(FixedK(2), revise=Doubting()), "does not declare needs_shadow"),
+        (Decoder(Narrow()), "does not declare `widest`"),
+        (Decoder(Learned()), "Learned holds weights and has no `identity`"),
+        (Decoder(Holding(FixedK(1))), r"Holding holds a part that its parts\(\) does not name"),
+        (Decoder(Slow(), at_least_one=False), "does not declare its `steps`"),
         (Decoder(SharedState()), "the same seed|differently"),
         (Decoder(NeighbourDependent()), "differently alone and batched"),
         (Decoder(Syncing()), "waits for the device"),
@@ -93,3 +134,22 @@ class InPlace(Broken):
 def test_a_broken_decoder_is_caught(decoder: Decoder, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_decoder(decoder)
+
+
+class Declaring(Holding):
+    """Declares all that a part can, and holds another."""
+
+    needs_shadow, needs_reference, steps, widest, identity = True, True, 48, 12, "mine"
+
+    def parts(self):
+        return self.inner
+
+    def __call__(self, view, candidates, memory):
+        assert view.shadow is not None and view.reference is not None
+        return super().__call__(view, candidates, memory)
+
+
+def test_what_is_declared_is_given() -> None:
+    check_decoder(Decoder(Declaring(FixedK(2))))
+    check_decoder(Decoder(Declaring(Declaring(FixedK(2)))))
+    assert Decoder(Declaring(Declaring(FixedK(1)))).identity == "minemine"

@@ -10,7 +10,7 @@ from torch import Tensor
 from decoders import Credit, Decoder, FixedK, Prefix, Schedule, Threshold
 from decoders.compose import reset, surest
 from decoders.logits import Logits
-from decoders.noise import Noise, row_seeds
+from decoders.noise import Noise
 from decoders.propose import CONFIDENCES, propose
 from decoders.types import Shape, View
 from dllm import ModelSpec
@@ -22,7 +22,7 @@ def make_view(logits: Tensor, masked: Tensor | None = None, step: int = 1, seed:
     batch, width, _ = logits.shape
     masked = torch.ones(batch, width, dtype=torch.bool) if masked is None else masked
     steps = torch.full((batch,), step)
-    noise = Noise(row_seeds(torch.arange(batch) + seed, steps))
+    noise = Noise(torch.arange(batch) + seed, steps)
     tokens = torch.zeros(batch, width, dtype=torch.long)
     return View(tokens, masked, torch.ones_like(masked), Logits(logits), steps, noise, SPEC)
 
@@ -121,15 +121,15 @@ def test_temperature_samples_the_tempered_distribution() -> None:
 
 
 def test_noise_is_uniform_and_independent_of_the_batch() -> None:
-    noise = Noise(row_seeds(torch.arange(8), torch.zeros(8, dtype=torch.long)))
-    draws = noise.uniform(500, 20)
+    noise = Noise(torch.arange(8), torch.zeros(8, dtype=torch.long))
+    draws = noise.uniform(500, 20, stream="test")
     assert draws.min() > 0 and draws.max() < 1
     assert abs(float(draws.mean()) - 0.5) < 0.005 and abs(float(draws.var()) - 1 / 12) < 0.002
     correlation = torch.corrcoef(draws.flatten(1))
     assert (correlation - torch.eye(8)).abs().max() < 0.05
-    alone = Noise(row_seeds(torch.tensor([3]), torch.tensor([0]))).uniform(500, 20)
+    alone = Noise(torch.tensor([3]), torch.tensor([0])).uniform(500, 20, stream="test")
     assert alone[0].equal(draws[3])
-    assert not noise.uniform(7, stream=1).equal(noise.uniform(7, stream=2))
+    assert not noise.uniform(7, stream="one").equal(noise.uniform(7, stream="two"))
 
 
 ORACLE = [  # logits, top-1, credit, fused probabilities for alpha .65, beta .7, gamma .2 (Eqs. 6 and 7)

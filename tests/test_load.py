@@ -37,7 +37,8 @@ import dllm
 from decoders import NO_CACHE, Decoder, Smoothing, Threshold, generate
 from dllm import ModelSpec
 from dllm.cache import WindowCache
-from dllm.load import ASSETS
+from dllm.causal import CausalLM
+from dllm.load import ASSETS, load_diffusion
 from dllm.probe import probe
 from dllm.training.scratch import scratch_llama
 from dllm.training.tokenizer import build_tokenizer
@@ -186,7 +187,8 @@ def test_a_spec_can_be_given_in_parts(causal: Path) -> None:
     assert spec == ModelSpec(39, (36, 35), 36, block=4)
     add_tokenizer(causal, eos_token="<eos>")
     with pytest.raises(ValueError, match=r"give spec\.mask_id"):
-        dllm.load(causal)
+        load_diffusion(causal)
+    assert isinstance(dllm.load(causal), CausalLM)  # it has no MASK, so it is taken for what its architecture is
     assert dllm.load(causal, spec={"mask_id": 39}).spec == ModelSpec(39, (36,), 36)
     add_tokenizer(causal, eos_token="<eos>", mask_token="<mask>", pad_token="w3")
     assert dllm.load(causal, spec={"shift": 1}).spec == ModelSpec(39, (36,), 3, shift=1)

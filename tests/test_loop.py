@@ -61,7 +61,7 @@ from decoders import (
 )
 from decoders.loop import DecodedRow
 from decoders.testing import HashModel
-from decoders.types import Update
+from decoders.types import Revise, Update
 from dllm import DiffusionLM
 from dllm.cache import BlockCache, DelayedCache, SubBlockCache, WindowCache
 
@@ -358,11 +358,8 @@ def test_a_mask_token_in_the_prompt_is_left_alone() -> None:
 
 
 @dataclass(frozen=True)
-class RemaskOnce:
+class RemaskOnce(Revise):
     """Remasks everything in the second forward of each block."""
-
-    def init(self, shape) -> dict:
-        return {}
 
     def __call__(self, view, candidates, write, memory) -> Update:
         again = (view.step == 1)[:, None] & view.live

@@ -3,6 +3,7 @@ change a frozen token."""
 
 import pytest
 import torch
+from conftest import make_model
 
 from decoders import NO_CACHE, StrictEos
 from dllm.recurrent import DepthCache, RecurrentLM, load_recurrent, save_recurrent
@@ -88,7 +89,7 @@ def test_written_and_read_back(model: RecurrentLM, tmp_path) -> None:
 
 def test_other_models_and_settings_are_refused(model: RecurrentLM) -> None:
     with pytest.raises(ValueError, match="depth-recurrent"):
-        DiffusionForcing().bind(object(), cache=NO_CACHE, stop=StrictEos(), block_len=None, seed=0)
+        DiffusionForcing().bind(make_model("full"), cache=NO_CACHE, stop=StrictEos(), block_len=None, seed=0)
     for wrong in ({"inner": 0}, {"wavefront": 0}, {"eta": 1.0}, {"beta": -0.1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             DiffusionForcing(**wrong)

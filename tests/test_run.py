@@ -219,9 +219,10 @@ def test_a_job_that_dies_does_not_stop_a_sweep(cli, tmp_path: Path, monkeypatch:
 DYING_RULE = """
 from dataclasses import dataclass
 import torch
+from decoders import CommitRule
 
 @dataclass(frozen=True)
-class Dying:
+class Dying(CommitRule):
     def init(self, shape):
         return {"steps": torch.zeros(shape.batch, 1)}
 
@@ -247,13 +248,11 @@ def test_a_decoder_from_outside(cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 OUTSIDE_RULE = """
 from dataclasses import dataclass
+from decoders import CommitRule
 
 @dataclass(frozen=True)
-class Gap:
+class Gap(CommitRule):
     gap: float
-
-    def init(self, shape):
-        return {}
 
     def __call__(self, view, candidates, memory):
         return candidates.confidence >= self.gap

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from dllm.causal import CausalLM, load_causal
 from dllm.checkpoint import ASSETS, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
 from dllm.families import recognise
-from dllm.load import load
+from dllm.load import load_diffusion
 from dllm.model import DiffusionLM
 from dllm.spec import SPEC_FILE
 
@@ -32,9 +32,9 @@ def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **opt
     fields, path = dict(spec or {}), str(ASSETS / init) if (ASSETS / init).is_dir() else init
     unmasked = None if "mask_id" in fields else _tokenizer_without_mask(path, init)
     if unmasked is None:
-        return load(path, spec=fields or None, **options)
+        return load_diffusion(path, spec=fields or None, **options)
     special = {unmasked.eos_token_id, unmasked.pad_token_id}
-    model = load(path, spec={**fields, "mask_id": next(i for i in range(3) if i not in special)}, **options)
+    model = load_diffusion(path, spec={**fields, "mask_id": next(i for i in range(3) if i not in special)}, **options)
     model.spec = replace(model.spec, mask_id=_new_token(model, len(unmasked)))
     return model
 

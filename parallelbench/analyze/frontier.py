@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-import dllm
 from decoders import NO_CACHE, Decoder, StopRule, decode
 from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
+from dllm.load import load_diffusion
 from parallelbench import plots
 from parallelbench.compose import build_part
 from parallelbench.curves import curve_names, run_names
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> str:
     shapes = {task: found for task in _tasks(runs) if (found := _shapes(task, runs))}
     if not shapes:
         raise ValueError(f"no run holds a task with several answers ({', '.join(OPEN)}) of lists short enough to list")
-    tokenizer = dllm.load("tiny").tokenizer
+    tokenizer = load_diffusion("tiny").tokenizer
     assert tokenizer is not None
 
     values = {

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-import dllm
 from decoders import NO_CACHE, Decoder, FixedK, Never, Threshold, decode, generate
 from decoders.ranking import take
-from decoders.types import Candidates, Memory, Stateless, View
+from decoders.types import Candidates, CommitRule, Memory, View
 from dllm.exact import ExactModel, Permutations, Posterior
+from dllm.load import load_diffusion
 from dllm.model import DiffusionLM
 from parallelbench import plots
 from parallelbench.markdown import table_row
@@ -100,7 +100,7 @@ class Shipped:
 
 
 @dataclass(frozen=True)
-class FirstNames(Stateless):
+class FirstNames(CommitRule):
     """Commits the k surest first names per step, and when all stand all the rest, which they determine: then a person
     counts as one item, for one step more in all. Windows start with `["` and hold first name, last name and a mark per
     person."""
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> str:
     grid = [(task, n, k) for task in tasks for n in lengths for k in _per_step(sizes, n)]
     cells = [cell(task, n, k, tau, samples) for task, n, k in grid for tau in (0, 1)]
     edges = [edge(task, n, gamma, max(20, samples // 10)) for task in tasks for n in lengths for gamma in _gammas(n)]
-    model = dllm.load("tiny") if shipped else None
+    model = load_diffusion("tiny") if shipped else None
     chosen = [(task, n, k) for task, n, k in grid if task in OPEN and n <= 10 and k in (1, 2, n)]
     rows = [
         tiny(model, task, n, k, tau, shipped, max(20, samples // 2)) for task, n, k in chosen for tau in (0, 1) if model

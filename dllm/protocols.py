@@ -1,0 +1,103 @@
+"""What the loop and the benchmark need of a model. A model that offers it is decoded and measured like the shipped
+ones, whatever it is made of; nothing has to be derived from."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dllm.cache import Plan
+from dllm.soft import SoftInput
+from dllm.spec import ModelSpec
+
+Text = str | Sequence[Mapping[str, str]]  # raw text, or chat messages
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """What the loop needs of a model. Its K/V is its own affair.
+
+    passes: how often one forward computes each of its columns, for honest queried columns; 1 but for guided models.
+    """
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def passes(self) -> int: ...
+
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Any: ...
+
+    def logits(
+        self,
+        canvas: Int[Tensor, "B T"],
+        plan: Plan,
+        want: Int[Tensor, "R W"],
+        *,
+        end: Int[Tensor, " B"],
+        kv: Any,
+        soft: SoftInput | None = None,
+    ) -> Float[Tensor, "R W V"]: ...
+
+
+@runtime_checkable
+class ShadowDenoiser(Denoiser, Protocol):
+    """A denoiser that can also tell, in the same forward, what it would think of each token if it did not see it."""
+
+    def shadow_logits(
+        self,
+        canvas: Int[Tensor, "B T"],
+        want: Int[Tensor, "B W"],
+        prompt_len: Int[Tensor, " B"],
+        end: Int[Tensor, " B"],
+    ) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W V"]]:
+        """Logits for the columns `want`, and what they would be were that column a MASK."""
+        ...
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """What the benchmark needs of a model of any kind, beside what its decoder needs.
+
+    device: where its inputs belong. dtype: of its weights, for the record. vocab_size: numbers per column of its
+    logits. max_length: columns of prompt and response at most, None for no limit.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_length(self) -> int | None: ...
+
+    def identity(self) -> str:
+        """What its weights do not say; runs are resumed with a model of the same identity and weights only."""
+        ...
+
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Its weights; none for a model without."""
+        ...
+
+    def encode(self, text: Text) -> list[int]:
+        """Token ids of a text, or of a chat up to where the answer begins. Raises ValueError when it cannot read
+        it."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids."""
+        ...
+
+
+@runtime_checkable
+class DenoisingLM(Denoiser, LanguageModel, Protocol):
+    """A model that denoising decoders are benchmarked with."""

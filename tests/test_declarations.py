@@ -1,0 +1,89 @@
+"""What parts declare reaches the loop from wherever they stand, also from inside other parts; what is no decoder, or no
+part for its place, is refused with what to do about it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from decoders import (
+    NO_CACHE,
+    Credit,
+    Decoder,
+    FixedK,
+    Learn2PD,
+    MaskGit,
+    Never,
+    Oracle,
+    Prophet,
+    RunningConfidence,
+    decode,
+)
+from decoders.testing import HashModel
+
+
+def run(decoder: Decoder, gen_len: int = 8) -> list:
+    model = HashModel()
+    return decode(model, [[1, 2, 3]], gen_len=gen_len, block_len=8, decoder=decoder, cache=NO_CACHE, stop=Never())
+
+
+def test_a_schedule_inside_a_part_gets_its_steps() -> None:
+    (row,) = run(Decoder(FixedK("all"), revise=RunningConfidence(MaskGit(400, "linear"))))
+    assert row.stopped_by == "length" and row.num_tokens == 8 and row.nfe <= 400
+
+
+def test_weights_inside_a_part_are_told_and_refuse_wide_windows() -> None:
+    alone, inside = Decoder(Learn2PD()), Decoder(Prophet(base=Learn2PD()))
+    assert inside.identity == alone.identity != ""
+    for decoder in (alone, inside):
+        decoder.check_window(32)
+        with pytest.raises(ValueError, match=r"block_length=64, but .* blocks of 32"):
+            decoder.check_window(64)
+
+
+def test_a_rule_inside_a_part_gets_its_reference() -> None:
+    (plain,), (inside,) = run(Decoder(Oracle())), run(Decoder(Prophet((99.0, 99.0, 99.0), base=Oracle())))
+    assert inside == plain
+
+
+REFUSED = """
+from decoders import *
+from decoders.testing import HashModel, check_decoder
+
+def sentence(call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except ValueError as error:
+        print(error)
+
+options = dict(gen_len=8, block_len=8, cache=NO_CACHE, stop=Never())
+for wrong in (Threshold(0.9), "threshold", Credit(), 0.9):
+    sentence(check_decoder, wrong)
+sentence(decode, HashModel(), [[1]], decoder=Threshold(0.9), **options)
+sentence(generate, HashModel(), [[1]], decoder="threshold")
+sentence(Decoder, "threshold")
+sentence(Decoder, Credit())
+sentence(Decoder, Threshold(), transforms=[Threshold()])
+sentence(decode, HashModel(), [[1]], decoder=Decoder(Threshold()), **options | dict(stop="never"))
+"""
+
+
+def test_what_is_no_decoder_is_refused_in_one_sentence() -> None:
+    """In a process of its own, without the type checks of the tests."""
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True)
+    rule = "Threshold(tau=0.9) is a rule, not a decoder; wrap it: decoders.Decoder(Threshold(tau=0.9))"
+    rest = "not a decoder; give decoders.Decoder(rule), such as decoders.Decoder(decoders.Threshold())"
+    credit = repr(Credit())
+    assert done.stdout.splitlines() == [
+        rule,
+        f"'threshold' is a name, {rest}",
+        f"{credit} is a part, {rest}",
+        f"0.9 is something else, {rest}",
+        rule,
+        f"'threshold' is a name, {rest}",
+        "rule: 'threshold' is no CommitRule; give an object whose class derives from decoders.CommitRule",
+        f"rule: {credit} is no CommitRule; give an object whose class derives from decoders.CommitRule",
+        "transforms: Threshold(tau=0.9) is no LogitTransform; give an object whose class derives from "
+        "decoders.LogitTransform",
+        "stop: 'never' is no StopRule; give an object whose class derives from decoders.StopRule",
+    ]
