@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
-SCRIPT = Path(__file__).parents[1] / "scripts" / "replay_golden.py"
+
+
+def replay(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.golden.replay", folder]
+    return subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
 
 
 def test_recordings_replay() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, GOLDEN], capture_output=True, text=True, check=False)
+    done = replay(GOLDEN)
     cases = [path for path in GOLDEN.glob("*/*.json") if path.parent.name != "models"]
     assert done.stdout.splitlines()[-1] == f"{len(cases)} passed, 0 failed, 0 skipped", done.stdout + done.stderr
     assert done.returncode == 0 and len(cases) >= 36
@@ -27,5 +31,5 @@ def test_a_changed_recording_is_noticed(tmp_path: Path) -> None:
         late, early = trace["steps"][2]["changes"], trace["steps"][0]["changes"]
         early.append(late.pop())  # one commit a little earlier
         (tmp_path / group / path.name).write_text(json.dumps(trace))
-    done = subprocess.run([sys.executable, SCRIPT, tmp_path], capture_output=True, text=True, check=False)
+    done = replay(tmp_path)
     assert done.returncode == 1 and "2 failed" in done.stdout

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LAYERS = ["dllm", "decoders", "parallelbench", "scripts"]
+LAYERS = ["dllm", "decoders", "parallelbench", "scripts", "examples"]
 FILES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]
 WIRING = ["parallelbench/__main__.py", "parallelbench/compose.py", "parallelbench/launcher.py", "scripts/"]
 HOMES = {"hydra": WIRING, "matplotlib": ["parallelbench/plots.py"]}

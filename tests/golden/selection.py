@@ -1,4 +1,4 @@
-"""Replays recorded single steps of published rules (`selection/*.json`): `python scripts/golden_selection.py DIR`.
+"""Replays recorded single steps of published rules (`selection/*.json`): `python -m tests.golden.selection DIR`.
 
 Each file holds cases of one published function: given logits or confidences, which positions it takes with which
 tokens, or how many in each step. Ours must agree in every case. Prints a line per file.
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from golden_adapters import PublishedFactor
 from torch import Tensor
 
 from decoders import (
@@ -34,6 +33,7 @@ from decoders.noise import Noise
 from decoders.propose import propose
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Shape, Stateless, View
 from dllm.spec import ModelSpec
+from tests.golden.adapters import PublishedFactor
 
 
 @dataclass(frozen=True)

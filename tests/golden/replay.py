@@ -1,10 +1,10 @@
-"""Replays recorded decodes of published implementations through our loop: `python scripts/replay_golden.py DIR`.
+"""Replays recorded decodes of published implementations through our loop: `python -m tests.golden.replay DIR`.
 
 DIR holds `golden-trace/1` files (one decode each: model, parameters, prompt, output, and the changes of every forward),
 tiny models and logits. Output tokens and the changes of every forward must match. A reference's forwards that changed
 nothing (wasted passes) are counted and named; ours must be as many as its others, or, where its schedule has empty
 steps, as many as all. Prints a line per group and closes with `N passed, M failed, K skipped`; the single steps of
-`golden_selection.py` have lines of their own and do not count.
+`tests/golden/selection.py` have lines of their own and do not count.
 """
 
 import collections
@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from golden_adapters import TableModel, translate
-from golden_selection import replay_selection
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers.utils import logging as transformers_logging
@@ -28,8 +26,10 @@ from decoders.state import DecodeState
 from decoders.types import Update, View
 from dllm.cache import Plan
 from dllm.spec import ModelSpec
+from tests.golden.adapters import TableModel, translate
+from tests.golden.selection import replay_selection
 
-GROUPS = {  # those that golden_adapters.translate knows
+GROUPS = {  # those that adapters.translate knows
     "dinfer_blockwise", "dinfer_credit_state", "dinfer_fastdllm", "dinfer_hierarchy_fn", "dinfer_vicinity",
     "dllm_dream_plain", "dparallel_dream", "dparallel_llada", "edge", "fastdllm_dream_block", "fastdllm_dream_plain",
     "fastdllm_llada", "fastdllm_llada_f6b35ec", "learn2pd", "logits", "mlgsai_llada", "parallelbench_dream",
