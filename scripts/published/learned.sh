@@ -38,7 +38,7 @@ sweep "${block[@]}" cache=none decoder=prefix decoder.rule.tau=0.99
 sweep model=tiny_block stop=block_eos cache=sub_block block_length=4 decoder=prefix decoder.rule.tau=0.99
 sweep model=tiny_ar decoder=ar
 for length in 64 128; do # EoTP, where the canvas is 4 and 8 times as long as an answer
-  sweep decoder=threshold gen_length=$length block_length=$length stop=strict_eos,eotp
-  sweep decoder=threshold gen_length=$length block_length=$length stop=eotp stop.scope=query
+  sweep decoder=threshold gen_length=$length block_length=$length stop=strict_eos,eotp_committed
+  sweep decoder=threshold gen_length=$length block_length=$length stop=eotp stop.order=committed
 done
 python -m parallelbench report "$runs" out_dir="$report"
