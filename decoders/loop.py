@@ -116,7 +116,8 @@ def decode(
         partial = [plan for plan in plans if plan.only]
         view = state.view(logits, shadow, partial)
         if looks is not None:
-            state.expect_eos_(torch.arange(len(prompts), device=state.canvas.device), state.columns, view.logits)
+            rows = torch.arange(len(prompts), device=state.canvas.device)
+            state.expect_eos_(rows, state.columns, view.logits, view.masked)
         update = decoder.step(view, memory)
         for plan in partial if max_steps is None else ():
             state.budget[plan.rows] += 1  # this forward may have had nothing to commit
@@ -157,7 +158,8 @@ def _forward_windows(
         part = model.logits(state.canvas, plan, torch.cat([want, ahead], 1), end=state.visible_end, kv=kv, **extra)
         part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
         if look_ahead:
-            state.expect_eos_(plan.rows, ahead, Logits(beyond))
+            pending = state.pending[plan.rows[:, None], ahead]
+            state.expect_eos_(plan.rows, ahead, Logits(beyond), pending)
         state.nfe[plan.rows] += 1
         state.queried[plan.rows] += plan.num_queried * getattr(model, "passes", 1)
         if plan.want is None and plan.all_rows:

@@ -172,13 +172,14 @@ class DecodeState:
         reference = None if self.reference is None else self.reference.gather(1, columns)
         return View(tokens, masked, live, Logits(logits), self.step, noise, self.spec, shadow, reference)
 
-    def expect_eos_(self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits) -> None:
-        """Notes the probability of EOS at masked columns where it is the likeliest token. Call it before `apply_`."""
+    def expect_eos_(
+        self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits, where: Bool[Tensor, "R N"]
+    ) -> None:
+        """Notes the probability of EOS at columns of `where` in which it is the likeliest token."""
         if self.eos_ahead is None:
             self.eos_ahead = torch.zeros(self.canvas.shape, device=self.canvas.device)
-        prob = torch.where(self.spec.is_eos(logits.top[1]), logits.top_prob(), 0)
-        waiting = self.pending[rows[:, None], columns]
-        self.eos_ahead[rows[:, None], columns] = torch.where(waiting, prob, 0).to(self.eos_ahead.dtype)
+        prob = torch.where(self.spec.is_eos(logits.top[1]) & where, logits.top_prob(), 0)
+        self.eos_ahead[rows[:, None], columns] = prob.to(self.eos_ahead.dtype)
 
     def expect_(self, responses: Sequence[Sequence[int]]) -> None:
         """Keeps other responses to the same prompts as the reference; behind their last token they are EOS."""

@@ -198,7 +198,7 @@ class BlockCache:
 
     def check(self, spec: ModelSpec) -> None:
         _check_kv(spec)
-        _check_block(spec, "block")
+        _check_block(spec, "block", self.first_token)
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         if not self.first_token:
@@ -225,7 +225,7 @@ class SubBlockCache:
 
     def check(self, spec: ModelSpec) -> None:
         _check_kv(spec)
-        _check_block(spec, "sub_block")
+        _check_block(spec, "sub_block", self.first_token)
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         entry, inside = _block_columns(progress, spec)
@@ -247,7 +247,12 @@ def _check_kv(spec: ModelSpec) -> None:
         raise ValueError("this model is an encoder and keeps no K/V between forwards; use cache=none")
 
 
-def _check_block(spec: ModelSpec, name: str) -> None:
+def _check_block(spec: ModelSpec, name: str, first_token: bool) -> None:
+    if first_token and not spec.shift:
+        raise ValueError(
+            f"cache={name} with first_token needs a token-shifted model, whose finished block predicts the next one's "
+            "first token; use first_token=false"
+        )
     if spec.block is None:
         raise ValueError(
             f"cache={name} needs a block-causal model and this one is bidirectional; use cache=prefix or cache=dual"

@@ -264,7 +264,8 @@ class DiffusionLM(nn.Module):
         hidden_from = (columns[:, None] - want[..., None]).abs() <= self.spec.mix
         to_canvas = self._attention_mask(want, end, length) & ~hidden_from[:, None]
         to_canvas = torch.cat([self._attention_mask(columns, end, length), to_canvas], dim=2)
-        to_shadows = mask_embed.new_ones((len(canvas), 1, *want.shape[1:] * 2), dtype=torch.bool)
+        apart = (want[:, :, None] - want[:, None]).abs()
+        to_shadows = ((apart == 0) | (apart > self.spec.mix))[:, None]
         to_shadows = nn.functional.pad(to_shadows, (0, 0, length, 0))
         hidden = self._forward(embeds, torch.cat([to_canvas, to_shadows], dim=3), positions, None)
         plain = hidden.gather(1, want[..., None].expand(-1, -1, hidden.shape[-1]))

@@ -2,6 +2,7 @@
 Training has its own tests (`test_training.py`, `test_certainty.py`, `test_traces.py`)."""
 
 import os
+import runpy
 import shlex
 import stat
 import subprocess
@@ -36,10 +37,11 @@ def test_a_benchmark_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BENCHES)
-@pytest.mark.parametrize("argument", ["--help", "speed=1", "repeats=many"])
-def test_a_benchmark_refuses_what_it_does_not_know(name: str, argument: str) -> None:
-    done = run(sys.executable, ROOT / "scripts" / "bench" / name, argument)
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+def test_a_benchmark_refuses_what_it_does_not_know(name: str) -> None:
+    main = runpy.run_path(str(ROOT / "scripts" / "bench" / name))["main"]
+    for argument in ("--help", "speed=1", "repeats=many", "batch=many"):
+        with pytest.raises(ValueError, match=r"options are|unknown option"):
+            main([argument])
 
 
 def commands(script: Path, folder: Path) -> list[list[str]]:
