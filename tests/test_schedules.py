@@ -183,7 +183,9 @@ def test_density_prefers_decided_neighbourhoods() -> None:
 def test_eotp_cuts_behind_the_first_eos_and_still_fills_before_it(prompts) -> None:
     model = make_model("full", seed=4)
     options = {"gen_len": 16, "block_len": BLOCK, "decoder": Decoder(FixedK(2)), "cache": NO_CACHE}
-    cut, strict, never = (decode(model, prompts, stop=stop, **options) for stop in (Eotp(), StrictEos(), Never()))
+    cut, strict, never = (
+        decode(model, prompts, stop=stop, **options) for stop in (Eotp("committed"), StrictEos(), Never())
+    )
     assert any(row.stopped_by == "eos" for row in cut)
     for row, other, full in zip(cut, strict, never, strict=True):
         assert row.nfe <= other.nfe <= full.nfe
