@@ -6,7 +6,7 @@ from decoders.contention import Contention
 from decoders.credit import Credit
 from decoders.filters import BanEos, Temperature, TopK, TopP
 from decoders.generate import Generation, generate
-from decoders.history import DynamicThreshold, Klass, Prophet, RunningMean, SlowFast, WarmThreshold
+from decoders.history import DynamicThreshold, Horizon, Klass, Prophet, RunningMean, WarmThreshold
 from decoders.learn2pd import Agreement, Learn2PD
 from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.oracle import Oracle
@@ -22,9 +22,10 @@ from decoders.remask import (
     Wino,
 )
 from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
-from decoders.rules import FixedK, Prefix, Threshold
+from decoders.rules import FirstAlone, FixedK, Prefix, Threshold
 from decoders.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
 from decoders.segments import Hierarchical
+from decoders.slowfast import SlowFast
 from decoders.soft import Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
 from decoders.types import CommitRule, LogitTransform, Rescore, Revise, SoftStep
@@ -51,10 +52,12 @@ __all__ = [
     "EosLast",
     "Eotp",
     "Factor",
+    "FirstAlone",
     "FixedK",
     "Frechet",
     "Generation",
     "Hierarchical",
+    "Horizon",
     "Klass",
     "Learn2PD",
     "LogitTransform",

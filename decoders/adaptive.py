@@ -19,11 +19,13 @@ class Factor(CommitRule):
     """The longest prefix with (n + 1)(1 - c_n) < f throughout (Fast-dLLM, arXiv 2505.22618, section 3.3). Confidence:
     prob.
 
-    Under it, greedy parallel decoding equals greedy joint decoding for f = 1. Deviation: the authors' code also
-    commits the last sorted position when it is the first to fail, and accepts equality; here neither.
+    Under it, greedy parallel decoding equals greedy joint decoding for f = 1. released: as in the authors' code the
+    last sorted position goes too when it is the first to fail, and equality passes, which the paper's rule allows
+    neither.
     """
 
     factor: float = 1.0
+    released: bool = False
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
@@ -32,8 +34,12 @@ class Factor(CommitRule):
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
         n = torch.arange(1, confidence.shape[1] + 1, device=confidence.device)
-        safe = ((n + 1) * (1 - confidence) < self.factor) & valid
-        return to_positions(safe.cumprod(1).bool(), order)
+        excess = (n + 1) * (1 - confidence) - self.factor
+        safe = (((excess <= 0) if self.released else (excess < 0)) & valid).cumprod(1)
+        if self.released:
+            number, masks = safe.sum(1, keepdim=True).clamp(min=1), valid.sum(1, keepdim=True)
+            return to_positions(valid & (n <= torch.where(number == masks - 1, masks, number)), order)
+        return to_positions(safe.bool(), order)
 
 
 @dataclass(frozen=True)

@@ -80,14 +80,16 @@ class Decoder:
         candidates = propose(view, logits, self.temperature, self.confidence)
         for rescore in self.rescore:
             candidates = rescore(view, candidates, next(parts))
-        write = self.rule(view, candidates, next(parts)) & view.masked
+        of_rule = next(parts)
+        write = self.rule(view, candidates, of_rule) & view.masked
         if self.at_least_one:
             write = write | surest(candidates.confidence, view.masked & ~write.any(1, keepdim=True))
         update = Update(candidates.tokens, write)
         if self.revise is not None:
             update = self.revise(view, candidates, write, next(parts))
             update = replace(update, write=update.write & view.live)
-        return update if self.soft is None else replace(update, soft=self.soft(view, logits, next(parts)))
+        soft = None if self.soft is None else self.soft(view, logits, next(parts))
+        return replace(update, soft=soft, accepted=of_rule.get("accepted"))
 
     @property
     def needs_shadow(self) -> bool:

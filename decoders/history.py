@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,25 +17,37 @@ from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 class Klass(CommitRule):
     """KLASS (arXiv 2511.05664): confidence >= tau and KL(p_t || p_{t-1}) < kl in each of the last `history` steps.
 
-    Confidence: prob. The first step of a block has no predecessor and counts as unstable. Memory: the previous
-    distribution, as large as the logits.
+    Confidence: prob. The first step has no predecessor and counts as unstable. take: all such positions, or the surest
+    of them ("max_conf"), or the one that moved least ("min_kl").
+    block: the released blocks, by the authors' code. The window is then the whole answer (block_length=null), whose
+    blocks of this many columns are filled from left to right; what a block's columns did before it was its turn counts
+    too, from its step `history` - 1 on. None: a window knows only its own steps, as with any other rule here.
+    Memory: the previous distribution, as large as the logits.
     """
 
     tau: float = 0.9
     kl: float = 0.01
     history: int = 2
+    block: int | None = None
+    take: Literal["all", "max_conf", "min_kl"] = "all"
 
     def __post_init__(self) -> None:
         if not self.tau > 0 or not self.kl > 0 or self.history < 1:
             raise ValueError(
                 f"tau={self.tau}, kl={self.kl}, history={self.history}; thresholds are positive, history is at least 1"
             )
+        if self.block is not None and self.block < 1:
+            raise ValueError(f"block={self.block}; give a number of columns >= 1, or null for the window")
+        if self.take not in ("all", "max_conf", "min_kl"):
+            raise ValueError(f"take={self.take!r}; of the stable positions take all, max_conf or min_kl")
 
     def init(self, shape: Shape) -> Memory:
-        size = (shape.batch, shape.window)
+        size, number = (shape.batch, shape.window), torch.zeros(shape.batch, dtype=torch.long, device=shape.device)
         return {
             "log_prob": torch.zeros((*size, shape.vocab), device=shape.device),
             "stable": torch.zeros(size, dtype=torch.long, device=shape.device),
+            "block": number.clone(),
+            "since": number.clone(),
         }
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
@@ -42,7 +55,24 @@ class Klass(CommitRule):
         calm = (divergence < self.kl) & (view.step > 0)[:, None]
         stable = memory["stable"]
         stable.copy_(torch.where(calm, stable + 1, 0))
-        return (candidates.confidence >= self.tau) & (stable >= self.history)
+        ready = view.masked & (candidates.confidence >= self.tau) & (stable >= self.history)
+        if self.block is None:
+            return self._taken(ready, candidates, divergence)
+        block = torch.arange(view.masked.shape[1], device=ready.device) // self.block
+        turn = torch.where(view.masked, block, block[-1]).amin(1)
+        stays = (turn == memory["block"]) & (view.step > 0)
+        memory["since"].copy_(torch.where(stays, memory["since"] + 1, 0))
+        memory["block"].copy_(turn)
+        inside = view.masked & (block == turn[:, None])
+        ready = ready & inside & (memory["since"] >= self.history - 1)[:, None]
+        return self._taken(ready, candidates, divergence) | surest(
+            candidates.confidence, inside & ~ready.any(1, keepdim=True)
+        )
+
+    def _taken(self, ready: Bool[Tensor, "B W"], candidates: Candidates, divergence: Tensor) -> Bool[Tensor, "B W"]:
+        if self.take == "all":
+            return ready
+        return surest(candidates.confidence if self.take == "max_conf" else -divergence, ready)
 
 
 def _divergence(view: View, previous: Float[Tensor, "B W V"]) -> Float[Tensor, "B W"]:
@@ -92,13 +122,14 @@ class DynamicThreshold(CommitRule):
 
 
 @dataclass(frozen=True)
-class SlowFast(CommitRule):
-    """SlowFast sampling (arXiv 2506.10848): one token per step until the model's horizon is stable, then fast up to it.
+class Horizon(CommitRule):
+    """SlowFast sampling as its paper's text reads (arXiv 2506.10848): one token per step until the model's horizon is
+    stable, then fast up to it. What its authors released is `SlowFast`.
 
     Slow: commits the surest `slow` positions and notes the horizon e_t, the farthest position with confidence > `see`.
     Once the last two horizons have a variance < 1, or after `patience` steps, the span up to their mean is decoded
     fast: all confidences > tau in it, at least its surest, until it is full; then slow again behind it. Confidence:
-    prob. The order of phases is our reading of the paper's text; its code was not compared.
+    prob. The order of phases is our reading.
     """
 
     tau: float = 0.85

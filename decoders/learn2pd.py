@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from decoders.compose import surest
+from decoders.schedules import Schedule, check_steps
 from decoders.signals import NUM_FEATURES, feature_memory, features
 from decoders.signals import signals as read_signals
 from decoders.traces import Traces
@@ -77,17 +78,21 @@ class PositionFilter(nn.Module):
 class Learn2PD(CommitRule):
     """Commits where the block's filter gives agreement a probability above tau (published: 0.96).
 
-    The filter reads the largest probability of every response position of the window, decided ones too. filter: a
-    shipped one's name, or a folder with its model.safetensors. Deviations: nothing but the decoder's own guarantee
-    commits the surest position (the published schedule with one token per step); columns outside the response or past
-    the live end count as 0, like the padding of a short block.
+    The filter reads the largest probability of every response position of the window, decided ones too; columns outside
+    the response or past the live end count as 0, like the padding of a short block (a deviation).
+    filter: a shipped one's name, or a folder with its model.safetensors.
+    steps: the surest tokens of LLaDA's schedule with so many steps per block go too, as released (with the block's
+    length: one per step). 0: the surest goes only where the filter accepts none.
     """
 
     tau: float = 0.96
     filter: str = "learn2pd-tiny"
+    steps: int = 0
 
     def __post_init__(self) -> None:
         _check_tau(self.tau)
+        if self.steps:
+            check_steps(self.steps)
         assert self.network  # a filter that cannot be read is refused here
 
     @cached_property
@@ -106,11 +111,14 @@ class Learn2PD(CommitRule):
 
     def init(self, shape: Shape) -> Memory:
         self.network.to(shape.device)
-        return {}
+        accepted = torch.zeros((shape.batch, shape.window), dtype=torch.bool, device=shape.device)
+        return {"accepted": accepted} | (Schedule(self.steps).init(shape) if self.steps else {})
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence = view.logits.top_prob() * view.live
-        return self.network(confidence.double()).sigmoid() > self.tau
+        accepted = view.masked & (self.network(confidence.double()).sigmoid() > self.tau)
+        memory["accepted"].copy_(accepted)
+        return accepted | Schedule(self.steps)(view, candidates, memory) if self.steps else accepted
 
 
 @dataclass(frozen=True)

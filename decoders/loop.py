@@ -104,7 +104,7 @@ def decode(
     kv, memory, logits = model.new_kv(state.prompt_len, state.canvas.shape[1]), None, None
 
     while not (progress := state.progress()).done.all():
-        shadow, state.eos_ahead = None, None
+        shadow, state.eos_ahead, plans = None, None, []
         if decoder.needs_shadow:
             assert isinstance(model, ShadowDenoiser), "check_parts refuses others"
             logits, shadow = _forward_with_shadow(model, state)
@@ -116,10 +116,14 @@ def decode(
         if memory is None:
             batch, window, vocab = logits.shape
             memory = decoder.init(Shape(batch, window, vocab, logits.device))
-        view = state.view(logits, shadow)
+        partial = [plan for plan in plans if plan.only]
+        view = state.view(logits, shadow, partial)
         if stop.looks is not None:
-            state.expect_eos_(torch.arange(len(prompts), device=state.canvas.device), state.columns, view.logits)
+            rows = torch.arange(len(prompts), device=state.canvas.device)
+            state.expect_eos_(rows, state.columns, view.logits, view.masked)
         update = decoder.step(view, memory)
+        for plan in partial if max_steps is None else ():
+            state.budget[plan.rows] += 1  # this forward may have had nothing to commit
         state.apply_(view, update)
         state.cut_(stop(state), update.hold)
         state.advance_(update.hold)
@@ -154,17 +158,18 @@ def _forward_windows(
         extra = {} if soft is None else {"soft": soft[plan.rows]}
         want = columns[plan.rows] if plan.want is None else plan.want
         ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else want[:, :0]
-        part = model.logits(state.canvas, plan, torch.cat([want, ahead], 1), end=state.end, kv=kv, **extra)
+        part = model.logits(state.canvas, plan, torch.cat([want, ahead], 1), end=state.visible_end, kv=kv, **extra)
         part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
         if look_ahead:
-            state.expect_eos_(plan.rows, ahead, Logits(beyond))
+            pending = state.pending[plan.rows[:, None], ahead]
+            state.expect_eos_(plan.rows, ahead, Logits(beyond), pending)
         state.nfe[plan.rows] += 1
         state.queried[plan.rows] += plan.num_queried * model.passes
         if plan.want is None and plan.all_rows:
             return part
         if logits is None:
-            assert plan.want is None, "a row's first forward wants its whole window"
-            logits = part.new_zeros((len(columns), *part.shape[1:]))
+            assert plan.want is None or plan.only, "a row's first forward wants its whole window"
+            logits = part.new_zeros((*columns.shape, part.shape[-1]))
         logits[plan.rows[:, None], want - columns[plan.rows, :1]] = part
     assert logits is not None, "a cache strategy must plan for every row that is not done"
     return logits

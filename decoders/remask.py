@@ -65,8 +65,9 @@ class ConfidenceDrop(Revise):
 class Wino(Revise):
     """WINO's narrow-out (arXiv 2507.18578): masks tokens that a forward which cannot see them does not confirm.
 
-    A committed token is masked again when its probability at its shadow (`View.shadow`) is below `keep`; the least
-    likely first and fewer than the new commits, so each step makes progress. Use with WideIn.
+    A committed token is masked again when its probability at its shadow (`View.shadow`) is below `keep`, the least
+    likely first, in steps that commit more than one; fewer than the step before committed, so that a row makes progress
+    over its steps. Use with WideIn.
     """
 
     keep: float = 0.9
@@ -76,10 +77,15 @@ class Wino(Revise):
         if not 0 <= self.keep <= 1:
             raise ValueError(f"keep={self.keep}; a probability lies in [0, 1]")
 
+    def init(self, shape: Shape) -> Memory:
+        return {"last": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         assert view.shadow is not None
         doubted = view.live & ~view.masked & (view.shadow < self.keep)
-        back = lowest(view.shadow, doubted, (write.sum(1) - 1).clamp(min=0))
+        new = write.sum(1)
+        back = lowest(view.shadow, doubted, torch.where(new > 1, memory["last"] - 1, 0))
+        memory["last"].copy_(new)
         return _remask(view, candidates, write, back)
 
 

@@ -86,11 +86,11 @@ class PositionPrior(Rescore):
 
 @lru_cache(maxsize=8)
 def _surprise(file: str | None, vocab: int, device: torch.device) -> Float[Tensor, " V"]:
-    """-log frequency of each token, with one count added to all."""
+    """-log(frequency + 1e-9) of each token, as released."""
     counts = torch.ones(vocab) if file is None else load_file(file)["counts"].float()
     if len(counts) != vocab:
         raise ValueError(f"frequencies={file!r} counts {len(counts)} tokens, the model has {vocab}; use its tokenizer")
-    return -((counts + 1) / (counts + 1).sum()).log().to(device)
+    return -(counts / counts.sum() + 1e-9).log().to(device)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""The basic commit rules: a fixed number per step, a confidence threshold, and one from left to right."""
+"""The basic commit rules: a fixed number per step, a confidence threshold, one from left to right, the first alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decoders.ranking import take
-from decoders.types import Candidates, CommitRule, Memory, View
+from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 
 
 @dataclass(frozen=True)
@@ -69,3 +70,24 @@ class Prefix(CommitRule):
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         unsure = view.masked & (candidates.confidence < self.tau)
         return view.masked & (unsure.cumsum(1) - unsure.long() == 0)
+
+
+@dataclass(frozen=True)
+class FirstAlone(CommitRule):
+    """A window's first column alone in its first step, whatever `rule` says; then what `rule` says.
+
+    Fast-dLLM's file for Dream: the pass over all columns writes a block's first token, and cached passes begin behind
+    the column that predicts it (cache=dual_dream).
+    """
+
+    rule: CommitRule
+
+    def parts(self) -> Sequence[Part]:
+        return (self.rule,)
+
+    def init(self, shape: Shape) -> Memory:
+        return self.rule.init(shape)
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        first = torch.arange(view.masked.shape[1], device=view.masked.device) == 0
+        return torch.where((view.step == 0)[:, None], first, self.rule(view, candidates, memory))

@@ -3,6 +3,8 @@
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -161,7 +163,9 @@ class Dimple(CommitRule):
 
     With r = masks / live positions, the fallback takes the first time s < r, but none that earlier steps had passed,
     that yields int(masks * (1 - s / r)) >= 1 tokens, or all where none does. The last of `steps` forwards commits all.
-    Confidence: prob of the untempered distribution (rescore with OriginalProb when sampling).
+    gamma is compared with the candidates' probability before any temperature or filter; the number is taken in order of
+    the decoder's confidence, which is `alg` of the authors' code: prob maskgit_plus, margin topk_margin, entropy,
+    random origin, left_to_right autoregressive.
     """
 
     gamma: float = 0.95
@@ -174,7 +178,7 @@ class Dimple(CommitRule):
             raise ValueError(f"gamma={self.gamma}, eps={self.eps}; gamma > 0, eps in (0, 1)")
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        sure = view.masked & (candidates.confidence > self.gamma)
+        sure = view.masked & (view.logits.prob(candidates.tokens) > self.gamma)
         masks, live = view.masked.sum(1), view.live.sum(1).clamp(min=1)
         ratio = (masks / live)[:, None]
         times = _times(self.steps, self.eps, masks.device)[:-1]  # the last one means all
@@ -190,17 +194,68 @@ class Dimple(CommitRule):
 class Dilated(CommitRule):
     """DUS (arXiv 2506.19037): log2(W) steps over positions spaced ever closer, whatever their confidence.
 
-    Step t = 1, 2, ... commits the masked positions k (from 0) with k mod max(1, floor(W / base^t)) = 0, so tokens of
-    one step are far apart, where dependence is assumed weak.
+    Step t = skip, skip + 1, ... commits the positions that are multiples of floor(W / base^t), so tokens of one step
+    are far apart, where dependence is assumed weak; a last step shorter than the one before goes with it.
+    order: dilated, or binary (the middles of the spans that are left). by: position, or confidence (the same numbers
+    of tokens, the surest first).
+    keep: tokens of a step below this confidence wait for the last one. Deviation: the authors' remasking leaves them
+    masked for good, because no later step of theirs holds them.
     """
 
     base: int = 2
+    skip: int = 1
+    order: Literal["dilated", "binary"] = "dilated"
+    by: Literal["position", "confidence"] = "position"
+    keep: float = 0.0
 
     def __post_init__(self) -> None:
         if self.base < 2:
             raise ValueError(f"base={self.base}; the spacing shrinks by a whole number >= 2 per step")
+        if self.skip < 1:
+            raise ValueError(f"skip={self.skip}; the first spacing is W / base^skip, with skip >= 1")
+        if self.order not in ("dilated", "binary") or self.by not in ("position", "confidence"):
+            raise ValueError(f"order={self.order!r}, by={self.by!r}; dilated or binary, position or confidence")
+        if not 0 <= self.keep <= 1:
+            raise ValueError(f"keep={self.keep}; a confidence lies in [0, 1]")
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         width = view.masked.shape[1]
-        stride = (width / self.base ** (view.step.double() + 1)).long().clamp(min=1)[:, None]
-        return view.masked & (torch.arange(width, device=stride.device) % stride == 0)
+        levels = _binary(width) if self.order == "binary" else _dilated(width, self.base, self.skip)
+        level = torch.tensor(levels, device=view.masked.device)
+        step, last = view.step.clamp(max=max(levels))[:, None], max(levels)
+        if self.by == "position":
+            taken = view.masked & (level == step)
+        else:
+            taken = take(view, candidates, (level == step).sum(1))
+        return torch.where(step == last, view.masked, taken & (candidates.confidence >= self.keep))
+
+
+@lru_cache(maxsize=64)
+def _dilated(width: int, base: int, skip: int) -> list[int]:
+    """Step (from 0) of each position: multiples of W // base^skip first, then of ever smaller strides."""
+    level = [-1] * width
+    stride, step = max(width // base**skip, 1), 0
+    while -1 in level:
+        level = [step if old < 0 and at % stride == 0 else old for at, old in enumerate(level)]
+        stride, step = max(stride // base, 1), step + 1
+    return _merged(level)
+
+
+@lru_cache(maxsize=64)
+def _binary(width: int) -> list[int]:
+    """Step (from 0) of each position: the middle of the window, then those of its halves, and so on."""
+    level, spans, step = [-1] * width, [(0, width - 1)], 0
+    while spans:
+        halves = []
+        for low, high in spans:
+            middle = (low + high) // 2
+            level[middle] = step
+            halves += [(low, middle - 1), (middle + 1, high)]
+        spans, step = [(low, high) for low, high in halves if low <= high], step + 1
+    return _merged(level)
+
+
+def _merged(level: list[int]) -> list[int]:
+    """A last step shorter than the one before goes with it."""
+    last = max(level)
+    return [min(at, last - 1) for at in level] if 0 < level.count(last) < level.count(last - 1) else level

@@ -10,7 +10,7 @@ from torch import Tensor
 from decoders.logits import Logits
 from decoders.noise import Noise
 from decoders.types import Update, View
-from dllm.cache import Progress
+from dllm.cache import Plan, Progress
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
 
@@ -28,7 +28,9 @@ class DecodeState:
     most `budget`; queried: columns recomputed for it. committed_at: the forward (from 0) that last wrote a column,
     `[B, T]`. fresh: columns that the last forward wrote. soft: what undecided positions of the present windows show the
     model. reference: the canvas of another decode, for rules that ask for it. eos_ahead: probability of EOS where the
-    last forward expects one at a column still to be filled, else 0, for stop rules that ask for it.
+    last forward expected one at a column that was masked, else 0, for stop rules that ask for it. accepted: window
+    positions that a filter accepted in it, None without a filter. sight: the column
+    from which on the next forward sees nothing, None where it sees everything.
     Windows and what is pending are asked for many times per step, so `columns` and `pending` are kept until a method
     that ends in `_` changes what they are made of.
     Block-causal windows lie on the model's grid, so the first may begin inside the prompt.
@@ -56,6 +58,8 @@ class DecodeState:
     soft: Soft | None = None
     reference: Int[Tensor, "B T"] | None = None
     eos_ahead: Float[Tensor, "B T"] | None = None
+    sight: Int[Tensor, " B"] | None = None
+    accepted: Bool[Tensor, "B W"] | None = None
     _columns: Int[Tensor, "B W"] | None = field(default=None, init=False, repr=False)
     _pending: Bool[Tensor, "B T"] | None = field(default=None, init=False, repr=False)
 
@@ -112,7 +116,7 @@ class DecodeState:
 
     def progress(self) -> Progress:
         """A copy on the CPU: the one transfer of a step."""
-        numbers = (self.prompt_len, self.start, self.end, self.step, self.first, self.previous, self.done)
+        numbers = (self.prompt_len, self.start, self.visible_end, self.step, self.first, self.previous, self.done)
         masked = (self.pending + 2 * self.fresh).to(self.start.dtype)
         packed = torch.cat([torch.stack(numbers, 1), masked], 1).cpu()
         prompt_len, start, end, step, first, previous, done = packed[:, : len(numbers)].unbind(1)
@@ -120,6 +124,11 @@ class DecodeState:
         return Progress(
             prompt_len, start, end, step, first.bool(), previous, done.bool(), masked % 2 == 1, masked > 1, self.window
         )
+
+    @property
+    def visible_end(self) -> Int[Tensor, " B"]:
+        """The first column that the next forward does not see."""
+        return self.end if self.sight is None else torch.minimum(self.end, self.sight)
 
     @property
     def columns(self) -> Int[Tensor, "B W"]:
@@ -156,21 +165,28 @@ class DecodeState:
         columns = self.columns
         return SoftInput(self.soft, columns, self.pending.gather(1, columns) & (self.step > 0)[:, None])
 
-    def view(self, logits: Float[Tensor, "B W V"], shadow: Float[Tensor, "B W"] | None = None) -> View:
-        """What the decoder may see of this step."""
+    def view(
+        self, logits: Float[Tensor, "B W V"], shadow: Float[Tensor, "B W"] | None = None, partial: Sequence[Plan] = ()
+    ) -> View:
+        """What the decoder may see of this step. partial: plans of rows that may decide their wanted columns only."""
         columns = self.columns
         tokens = self.canvas.gather(1, columns)
         live = self.live.gather(1, columns) & ~self.done[:, None]
         masked = live & (tokens == self.spec.mask_id)
+        for plan in [plan.to(masked.device) for plan in partial]:
+            assert plan.want is not None
+            masked[plan.rows] &= (columns[plan.rows, :, None] == plan.want[:, None]).any(2)
         noise = Noise(self.seeds, self.nfe.clone())  # the loop counts forwards in place
         reference = None if self.reference is None else self.reference.gather(1, columns)
         return View(tokens, masked, live, Logits(logits), self.step, noise, self.spec, shadow, reference)
 
-    def expect_eos_(self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits) -> None:
-        """Notes the probability of EOS at columns where it is the likeliest token."""
+    def expect_eos_(
+        self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits, where: Bool[Tensor, "R N"]
+    ) -> None:
+        """Notes the probability of EOS at columns of `where` in which it is the likeliest token."""
         if self.eos_ahead is None:
             self.eos_ahead = torch.zeros(self.canvas.shape, device=self.canvas.device)
-        prob = torch.where(self.spec.is_eos(logits.top[1]), logits.top_prob(), 0)
+        prob = torch.where(self.spec.is_eos(logits.top[1]) & where, logits.top_prob(), 0)
         self.eos_ahead[rows[:, None], columns] = prob.to(self.eos_ahead.dtype)
 
     def expect_(self, responses: Sequence[Sequence[int]]) -> None:
@@ -184,7 +200,8 @@ class DecodeState:
         columns, write = self.columns, update.write & view.live
         self.canvas.scatter_(1, columns, torch.where(write, update.tokens, view.tokens))
         self._pending = None
-        self.soft = update.soft
+        self.soft, self.accepted = update.soft, update.accepted
+        self.sight = None if update.sight is None else self.start + update.sight
         at = torch.where(update.tokens == self.spec.mask_id, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
         self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))
         self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, write & (update.tokens != view.tokens))
@@ -200,6 +217,8 @@ class DecodeState:
         filled = ~self.pending.gather(1, self.columns).any(1)
         leaves = filled if hold is None else filled & ~hold
         moves = leaves & ~self.done
+        if self.sight is not None:
+            self.sight = torch.where(leaves, self.canvas.shape[1], self.sight)
         self.previous = torch.where(moves, self.start, self.previous)
         self.start = torch.where(moves, self._next_start(self.start + self.window), self.start)
         self._columns = None

@@ -43,12 +43,17 @@ class Never(StopRule):
 
 @dataclass(frozen=True)
 class BlockEos(StopRule):
-    """Stop when a finished block holds EOS (Fast-dLLM, dInfer's early stop); the end is that EOS."""
+    """Stop when a finished block holds EOS (Fast-dLLM, dInfer's early stop); the end is that EOS. A block is the
+    window, or all of the model's block in which a window is a sub-block (Fast-dLLM v2's batches)."""
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
-        tokens, inside = _window(state)
-        filled = ~((tokens == state.spec.mask_id) & inside).any(1)
-        return torch.where(filled, _first_eos_end(state, tokens, inside), state.end)
+        block = state.spec.block or state.window
+        start = state.start if state.spec.block is None else state.start // block * block
+        columns = torch.arange(state.canvas.shape[1], device=state.canvas.device)
+        inside = (columns >= torch.maximum(start, state.prompt_len)[:, None]) & (columns < (start + block)[:, None])
+        inside = inside & (columns < state.end[:, None]) & ~state.done[:, None]
+        filled = ~((state.canvas == state.spec.mask_id) & inside).any(1)
+        return torch.where(filled, _first_eos_end(state, state.canvas, columns, inside), state.end)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class StrictEos(StopRule):
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
         tokens, inside = _window(state)
         settled = ~((tokens == state.spec.mask_id) & inside).cumsum(1).bool()
-        return _first_eos_end(state, tokens, inside & settled)
+        return _first_eos_end(state, tokens, state.columns, inside & settled)
 
 
 @dataclass(frozen=True)
@@ -66,22 +71,26 @@ class Eotp(StopRule):
     """Cut the canvas after an EOS, also when masks are left before it (Learn2PD's EoTP, arXiv 2509.25188). Columns
     behind it are never decoded, those before it still are.
 
-    The EOS is the first committed one, or, in a row that has none, the likeliest that the model expects at a column
-    still to be filled: nowhere ("committed"), in the window ("window", the published cached functions) or anywhere in
-    the columns of the forward ("query", the published plain one; it puts every queried column through the model's
-    head). Expected below probability tau it does not count; published: 0, one wrong expectation then cuts the answer
-    for good, and whatever is decided at the last column ends it. Deviation: the published rule prefers an EOS that its
-    filter accepts, here any committed one goes first.
+    scope: where an EOS counts that the model expects at a masked column: anywhere in the columns of the forward
+        ("query", the published plain function; it puts every queried column through the model's head), in the window
+        ("window", the published cached ones), or nowhere ("committed", ours: the first committed EOS cuts).
+    tau: expected with less than this probability it does not count. Published: 0, so that one wrong expectation cuts
+        the answer for good.
+    order: of two of them the first that a filter accepts cuts (`Learn2PD`), else the likeliest that was expected
+        ("published"); or the first committed one, else the likeliest still expected ("committed", ours).
     """
 
-    scope: Literal["committed", "window", "query"] = "committed"
+    scope: Literal["committed", "window", "query"] = "query"
     tau: float = 0.0
+    order: Literal["published", "committed"] = "published"
 
     def __post_init__(self) -> None:
         if self.scope not in ("committed", "window", "query"):
             raise ValueError(f"scope={self.scope!r}; an EOS is looked for in committed, window or query")
         if not 0 <= self.tau <= 1:
             raise ValueError(f"tau={self.tau}; a probability lies in [0, 1]")
+        if self.order not in ("published", "committed"):
+            raise ValueError(f"order={self.order!r}; it is published or committed")
 
     @property
     def looks(self) -> Looks | None:
@@ -89,14 +98,18 @@ class Eotp(StopRule):
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
         tokens, inside = _window(state)
-        end = _first_eos_end(state, tokens, inside)
         if self.scope == "committed":
-            return end
+            return _first_eos_end(state, tokens, state.columns, inside)
         assert state.eos_ahead is not None
         columns = torch.arange(state.canvas.shape[1], device=state.canvas.device)
-        waiting = state.pending & (columns >= state.tail[:, None]) & ~state.done[:, None]
+        waiting = (columns >= state.tail[:, None]) & ~state.done[:, None]
+        if self.order == "committed":
+            chosen, waiting = inside, waiting & state.pending
+        else:
+            chosen = torch.zeros_like(inside) if state.accepted is None else inside & state.accepted
         prob, column = state.eos_ahead.masked_fill(~waiting, 0).max(1)
-        ended = (state.spec.is_eos(tokens) & inside & (state.columns >= state.tail[:, None])).any(1)
+        ended = (state.spec.is_eos(tokens) & chosen & (state.columns >= state.tail[:, None])).any(1)
+        end = _first_eos_end(state, tokens, state.columns, chosen)
         cut = ~ended & (prob > 0) & (prob >= self.tau)
         return torch.where(cut, torch.minimum(column + 1, end), end)
 
@@ -108,9 +121,10 @@ def _window(state: DecodeState) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]
     return state.canvas.gather(1, columns), inside
 
 
-def _first_eos_end(state: DecodeState, tokens: Int[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Int[Tensor, " B"]:
+def _first_eos_end(
+    state: DecodeState, tokens: Int[Tensor, "B N"], columns: Int[Tensor, "..."], where: Bool[Tensor, "B N"]
+) -> Int[Tensor, " B"]:
     """The column after the first EOS of `where` behind the fixed tokens, or the present end in rows without one."""
-    columns = state.columns
     ends = state.spec.is_eos(tokens) & where & (columns >= state.tail[:, None])
     after = torch.where(ends, columns + 1, state.end[:, None])
     return after.amin(1)

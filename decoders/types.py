@@ -16,6 +16,7 @@ from dllm.soft import Soft
 from dllm.spec import ModelSpec
 
 Memory = dict[str, Tensor]  # per-row tensors [B, ...] of one decode call; updated in place, never shared between calls
+EVERYTHING = 2**30  # columns that no canvas has
 Confidence = Literal["prob", "margin", "entropy", "random", "left_to_right"]
 
 
@@ -66,13 +67,17 @@ class Update:
     """Tokens to write, and where. Writing MASK remasks, writing over a token edits.
 
     hold: rows that stay in their window although it is filled, for another forward. soft: what undecided positions show
-    the model in that forward.
+    the model in that forward. sight: how many columns of the window that forward sees, or
+    EVERYTHING; it sees nothing behind them, and the logits there mean nothing. accepted:
+    what the rule's filter accepted, whatever else goes with it.
     """
 
     tokens: Int[Tensor, "B W"]
     write: Bool[Tensor, "B W"]
     hold: Bool[Tensor, " B"] | None = None
     soft: Soft | None = None
+    sight: Int[Tensor, " B"] | None = None
+    accepted: Bool[Tensor, "B W"] | None = None
 
 
 class Part:
@@ -124,7 +129,10 @@ class Rescore(Part, ABC):
 
 
 class CommitRule(Part, ABC):
-    """Says which masked positions take their candidate. May say none: the decoder then commits the surest one."""
+    """Says which masked positions take their candidate. May say none: the decoder then commits the surest one.
+
+    A rule with a filter keeps what that accepted in `memory["accepted"]`, for stop rules.
+    """
 
     @abstractmethod
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]: ...

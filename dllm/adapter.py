@@ -83,7 +83,7 @@ def put_gate(model: DiffusionLM) -> None:
     """Makes the attached adapter active at drafted columns only."""
     model.gate = Gate()
     for layer in layers(model).values():
-        layer.lora_dropout["default"] = model.gate
+        cast(nn.ModuleDict, layer.lora_dropout)["default"] = model.gate
 
 
 def detach(model: Adaptable) -> None:
@@ -122,7 +122,7 @@ def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None)
             f"adapter {str(folder)!r} is for drafted columns and {model.name} has none; load it with dllm.load and a "
             "spec with context_causal=true and block=N"
         )
-    width = model.backbone.get_input_embeddings().weight.shape[1]
+    width = model.backbone.config.get_text_config().hidden_size
     if mask_embedding is not None and tuple(mask_embedding.shape) != (width,):
         raise ValueError(
             f"adapter {str(folder)!r} has an embedding of MASK of shape {tuple(mask_embedding.shape)}, {model.name} "

@@ -29,7 +29,7 @@ class Plan:
     shorter row repeats its last column. num_queried: distinct columns per row. all_rows: rows are the whole batch in
     order. want: columns whose logits are needed, padded like query, or None for the whole window; the others keep the
     logits of the forward that last computed them. keep: whether K/V is stored and read; False where every query holds
-    all that its rows see.
+    all that its rows see. only: the wanted columns alone may be decided, because no others have logits yet.
     """
 
     rows: Int[Tensor, " R"]
@@ -38,6 +38,7 @@ class Plan:
     all_rows: bool
     want: Int[Tensor, "R F"] | None = None
     keep: bool = True
+    only: bool = False
 
     def to(self, device: torch.device) -> "Plan":
         def move(index: Tensor) -> Tensor:
@@ -84,8 +85,8 @@ class Progress:
 
 @runtime_checkable
 class CacheStrategy(Protocol):
-    """Yields at most two plans per step: rows that refresh, and the rest. Together they cover every row that is not
-    done."""
+    """Yields the plans of a step, one for rows that do alike (refresh, or not). Together they cover every row that is
+    not done."""
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]: ...
 
@@ -102,7 +103,9 @@ class WindowCache:
     before, after: columns recomputed beside the window, None for all. Both None: no cache. `prefix`: before=0,
     after=None. `dual`: 0, 0. `vicinity`: small numbers. warmup: the first steps of a request recompute all columns too
     (dInfer's vicinity uses 4). freeze_prompt: prompts are computed in the first forward and never again (Dimple's
-    prefilling). On a block-causal model columns after the window's block are never needed.
+    prefilling). look_back: for a token-shifted model also the column before, which predicts the window's first; without
+    it (as in Fast-dLLM's Dream file) that column keeps its logits of the pass over all columns. On a block-causal model
+    columns after the window's block are never needed.
     """
 
     before: int | None = 0
@@ -110,6 +113,7 @@ class WindowCache:
     refresh_every: int | None = None
     warmup: int = 0
     freeze_prompt: bool = False
+    look_back: bool = True
 
     def __post_init__(self) -> None:
         for name in ("before", "after"):
@@ -129,12 +133,18 @@ class WindowCache:
         start, stop, end = progress.start, progress.stop, _visible_end(progress, spec)
         floor = _frozen(progress, spec, self.freeze_prompt)
         refresh = _refreshes(progress, self.refresh_every) | (progress.first & (progress.step < self.warmup))
-        low = floor if self.before is None else torch.maximum(start - self.before - spec.shift, floor)
+        shift = spec.shift * self.look_back
+        low = floor if self.before is None else torch.maximum(start - self.before - shift, floor)
         high = end if self.after is None else torch.minimum(stop + self.after, end)
         if self.before is None and self.after is None:
             refresh = torch.ones_like(refresh)  # both plans are the same: make one of them
         keep = self.before is not None or self.after is not None or self.freeze_prompt
-        yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high), keep=keep)
+        want = None
+        if shift < spec.shift and self.before == 0:
+            window = progress.between(start, stop)
+            want = progress.between(start + spec.shift, stop)
+            want = torch.where(want.any(1, keepdim=True), want, window)
+        yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high), want, keep)
 
 
 @dataclass(frozen=True)
@@ -180,15 +190,25 @@ class BlockCache:
     On entering a block the query is the block before (its last tokens were committed after its K/V was computed) and
     the new one in a single forward, so a finished block costs no forward of its own. Inside a block all its columns are
     recomputed, also where the window is only a part of it.
+    first_token: as Fast-dLLM v2's released sampler does it, the block before (at first the prompt's whole blocks) has a
+    forward of its own, which decides the new block's first token and nothing else.
     """
+
+    first_token: bool = False
 
     def check(self, spec: ModelSpec) -> None:
         _check_kv(spec)
-        _check_block(spec, "block")
+        _check_block(spec, "block", self.first_token)
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
-        wide, inside = _block_columns(progress, spec)
-        yield from _plans(progress, progress.step == 0, wide, inside)
+        if not self.first_token:
+            yield from _plans(progress, progress.step == 0, *_block_columns(progress, spec))
+            return
+        own = _finish(progress, spec)
+        yield from _finishing(progress, spec, own)
+        progress = replace(progress, done=progress.done | own)
+        inside = progress.between(_block_start(progress, spec), _visible_end(progress, spec))
+        yield from _plans(progress, torch.zeros_like(own), inside, inside)
 
 
 @dataclass(frozen=True)
@@ -197,19 +217,29 @@ class SubBlockCache:
     recomputed once its first token stands.
 
     Use it with a block_length that divides the model's block (published: 8 of 32). Approximate: the other columns of
-    the block see the sub-block as it was at their last refresh.
+    the block see the sub-block as it was at their last refresh. first_token: as in `BlockCache`; and as released, the
+    column before the sub-block is not recomputed with it.
     """
+
+    first_token: bool = False
 
     def check(self, spec: ModelSpec) -> None:
         _check_kv(spec)
-        _check_block(spec, "sub_block")
+        _check_block(spec, "sub_block", self.first_token)
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         entry, inside = _block_columns(progress, spec)
         wide = torch.where((progress.step == 0)[:, None], entry, inside)
+        fresh, before = progress.step == 0, spec.shift
+        if self.first_token:
+            own = _finish(progress, spec)
+            yield from _finishing(progress, spec, own)
+            progress = replace(progress, done=progress.done | own)
+            wide = progress.between(_block_start(progress, spec), _visible_end(progress, spec))
+            fresh, before = fresh | _finish(progress, spec, step=1), 0
         leading = progress.masked.gather(1, progress.start.clamp(max=progress.masked.shape[1] - 1)[:, None])[:, 0]
-        narrow = progress.between(progress.start - spec.shift, progress.stop)
-        yield from _plans(progress, (progress.step == 0) | leading, wide, narrow)
+        narrow = progress.between(progress.start - before, progress.stop)
+        yield from _plans(progress, fresh | leading, wide, narrow)
 
 
 def _check_kv(spec: ModelSpec) -> None:
@@ -217,7 +247,12 @@ def _check_kv(spec: ModelSpec) -> None:
         raise ValueError("this model is an encoder and keeps no K/V between forwards; use cache=none")
 
 
-def _check_block(spec: ModelSpec, name: str) -> None:
+def _check_block(spec: ModelSpec, name: str, first_token: bool) -> None:
+    if first_token and not spec.shift:
+        raise ValueError(
+            f"cache={name} with first_token needs a token-shifted model, whose finished block predicts the next one's "
+            "first token; use first_token=false"
+        )
     if spec.block is None:
         raise ValueError(
             f"cache={name} needs a block-causal model and this one is bidirectional; use cache=prefix or cache=dual"
@@ -252,9 +287,35 @@ def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[Ten
 def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
     """Columns to recompute on entering a window (from the block of the window before), and inside it (its block)."""
     assert spec.block is not None
-    begin, end = progress.start // spec.block * spec.block, _visible_end(progress, spec)
+    begin, end = _block_start(progress, spec), _visible_end(progress, spec)
     entry = progress.between(progress.previous // spec.block * spec.block, end)
     return entry, progress.between(begin - spec.shift, end)
+
+
+def _block_start(progress: Progress, spec: ModelSpec) -> Int[Tensor, " B"]:
+    """The first column of the window's block."""
+    assert spec.block is not None
+    return progress.start // spec.block * spec.block
+
+
+def _finish(progress: Progress, spec: ModelSpec, step: int = 0) -> Bool[Tensor, " B"]:
+    """Rows whose forward number `step` of the window is one over what stands before the window's block: that of their
+    first window, and of a block's first one."""
+    begin = _block_start(progress, spec)
+    return (progress.step == step) & (begin > 0) & (progress.first | (begin == progress.start)) & ~progress.done
+
+
+def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[Tensor, " B"]) -> Iterator[Plan]:
+    """The forwards over the block before of the chosen rows (over all blocks of the prompt at first), asked for the
+    window's first column where that begins a block."""
+    assert spec.block is not None
+    begin = _block_start(progress, spec)
+    before = progress.between(progress.previous // spec.block * spec.block, begin)
+    for number, some in ((1, chosen & (begin == progress.start)), (0, chosen & (begin < progress.start))):
+        rows = some.nonzero()[:, 0]
+        if len(rows):
+            columns, want = before[rows], progress.start[rows, None][:, :number]
+            yield Plan(rows, _packed(columns), columns.sum(1), len(rows) == len(some), want, only=True)
 
 
 def _dilated(where: Bool[Tensor, "B T"], by: int) -> Bool[Tensor, "B T"]:

@@ -232,11 +232,11 @@ class DiffusionLM(nn.Module):
         prompt_len: Int[Tensor, " B"],
         end: Int[Tensor, " B"],
     ) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W V"]]:
-        """Logits for the columns `want`, and what they would be were that column a MASK, in one uncached forward.
+        """Logits for the columns `want`, and for their shadows, in one uncached forward.
 
         WINO (arXiv 2507.18578): each wanted column has a shadow, a MASK at the same position that attends to the whole
-        canvas but that column, and that nobody else attends to. Raises ValueError for a token-shifted model, whose
-        prediction for a column is read off the column before it.
+        canvas but that column, and to all shadows, as in the authors' code; the canvas attends to none. Raises
+        ValueError for a token-shifted model, whose prediction for a column is read off the column before it.
         """
         if self.spec.shift or self.spec.context_causal:
             raise ValueError("shadow columns need a model without token shift or context_causal")
@@ -251,7 +251,8 @@ class DiffusionLM(nn.Module):
         hidden_from = (columns[:, None] - want[..., None]).abs() <= self.spec.mix
         to_canvas = self._attention_mask(want, end, length) & ~hidden_from[:, None]
         to_canvas = torch.cat([self._attention_mask(columns, end, length), to_canvas], dim=2)
-        to_shadows = torch.eye(want.shape[1], dtype=torch.bool, device=canvas.device).expand(len(canvas), 1, -1, -1)
+        apart = (want[:, :, None] - want[:, None]).abs()
+        to_shadows = ((apart == 0) | (apart > self.spec.mix))[:, None]
         to_shadows = nn.functional.pad(to_shadows, (0, 0, length, 0))
         hidden = self._forward(embeds, torch.cat([to_canvas, to_shadows], dim=3), positions, None)
         plain = hidden.gather(1, want[..., None].expand(-1, -1, hidden.shape[-1]))

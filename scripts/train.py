@@ -61,7 +61,6 @@ def train(config: dict[str, Any]) -> None:
             raise ValueError(f"lora={config['lora']} adapts a model that is there; name it with init=")
         model = instantiate(config["model"], _convert_="all")(build_tokenizer(phrases())).to(device)
     else:
-<<<<<<< HEAD
         causal = objective_of.func is NextToken
         model = start_from(
             config["init"],
@@ -72,11 +71,6 @@ def train(config: dict[str, Any]) -> None:
             adapter=config["adapter"],
         )
         settings["model"] = ancestor(config["init"], config["adapter"])
-=======
-        model = load_diffusion(config.init, spec=config.spec)
-        settings["model"] = json.loads((Path(config.init) / "training.json").read_text())
-    model.to(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
->>>>>>> contract
     tokenizer = model.tokenizer
     stream = data.open(tokenizer)
     window = fitting.accumulate * processes

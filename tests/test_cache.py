@@ -101,6 +101,32 @@ def test_a_delayed_cache_recomputes_a_settled_window_that_waits() -> None:
     assert columns([plan]) == {0: [6, 7, 8, 9]}
 
 
+@pytest.mark.parametrize(
+    ("step", "first", "expected"),
+    [
+        (0, False, {0: ((4, 7), [8]), 1: ((8, 11), None)}),  # the block before, asked for column 8; a later sub-block
+        (1, False, {0: ((8, 11), None), 1: ((10, 11), None)}),
+        (2, False, {0: ((8, 9), None), 1: ((10, 11), None)}),
+        (0, True, {0: ((0, 7), [8]), 1: ((0, 7), [])}),  # the prompt's blocks; row 1 begins within one
+    ],
+)
+def test_finished_blocks_have_a_forward_of_their_own(step: int, first: bool, expected: dict) -> None:
+    state = progress([8, 10], [20, 20], [step] * 2, window=2, first=[first] * 2)
+    state = replace(state, previous=torch.tensor([6, 8]) * (not first), masked=torch.zeros_like(state.masked))
+    made = {}
+    for plan in SubBlockCache(first_token=True).plan(state, CAUSAL):
+        assert plan.only == (plan.want is not None)
+        for i, row in enumerate(plan.rows.tolist()):
+            want = None if plan.want is None else plan.want[i].tolist()
+            made[row] = ((int(plan.query[i, 0]), int(plan.query[i, -1])), want)
+    assert made == expected
+
+
+def test_a_window_without_its_look_back_keeps_the_logits_of_its_first_column() -> None:
+    (plan,) = WindowCache(0, 0, look_back=False).plan(progress([6], [14], [2]), SHIFTED)
+    assert plan.query[0].tolist() == [6, 7, 8, 9] and plan.want is not None and plan.want[0].tolist() == [7, 8, 9]
+
+
 def test_a_sub_block_sees_its_whole_block_until_its_first_token_stands() -> None:
     state = progress([8], [20], [2], window=2, first=[False])
     assert spans(list(SubBlockCache().plan(state, CAUSAL))) == {0: (8, 9)}

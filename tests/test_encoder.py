@@ -181,7 +181,7 @@ def antiberty(tmp_path_factory: pytest.TempPathFactory) -> DiffusionLM:
     if source is None:
         pytest.skip("DLLM_ANTIBERTY names no antiberty wheel or folder")
     folder = tmp_path_factory.mktemp("antiberty")
-    script = Path(__file__).parent.parent / "scripts" / "decode_antibody.py"
+    script = Path(__file__).parent.parent / "examples" / "decode_antibody.py"
     runpy.run_path(str(script))["convert"](Path(source), folder)
     return dllm.load(folder)
 

@@ -10,6 +10,7 @@ from decoders import (
     DynamicThreshold,
     FixedK,
     Hierarchical,
+    Horizon,
     Klass,
     Prophet,
     RunningMean,
@@ -87,10 +88,10 @@ def test_dynamic_threshold_falls_while_the_runner_up_is_weak_and_rises_with_chan
     torch.testing.assert_close(memory["shift"][0, 0], 0.5 * (1 - torch.cosine_similarity(p, q, dim=0)))
 
 
-def test_slowfast_decodes_the_span_once_its_horizon_is_steady() -> None:
+def test_horizon_decodes_the_span_once_its_horizon_is_steady() -> None:
     sure = [0.9, 0.9, 0.9, 0.9, 0.55, 0.55]  # sees up to position 3
     masked = torch.ones(1, 6, dtype=torch.bool)
-    decoder = Decoder(SlowFast(tau=0.85, see=0.6, patience=8))
+    decoder = Decoder(Horizon(tau=0.85, see=0.6, patience=8))
     memory = decoder.init(Shape(1, 6, 3, torch.device("cpu")))
     counts = []
     for step in range(4):
@@ -99,6 +100,55 @@ def test_slowfast_decodes_the_span_once_its_horizon_is_steady() -> None:
         counts.append(write[0].nonzero()[:, 0].tolist())
         masked &= ~write
     assert counts == [[0], [1], [2, 3], [4]]
+
+
+def phases(decoder: Decoder, *confidences: list[float]) -> list[tuple[list[int], int | None, bool]]:
+    """Of consecutive steps: positions written, columns that the next forward sees (None: all), and whether it waits."""
+    width = len(confidences[0])
+    masked, memory = torch.ones(1, width, dtype=torch.bool), decoder.init(Shape(1, width, 3, torch.device("cpu")))
+    made = []
+    for step, sure in enumerate(confidences):
+        update = decoder.step(confident(sure, masked[0].tolist(), step), memory)
+        masked &= ~update.write
+        sight = int(update.sight[0])
+        made.append((update.write[0].nonzero()[:, 0].tolist(), sight if sight <= width else None, bool(update.hold[0])))
+    return made
+
+
+def test_slowfast_explores_then_decodes_the_span_without_what_is_behind_it() -> None:
+    sure = [0.6, 0.95, 0.6, 0.6, 0.52, 0.52]  # far up to position 3
+    decoder = Decoder(FixedK("all"), revise=SlowFast(tau=0.9, see=0.55, explore=2))
+    assert phases(decoder, *[sure] * 4) == [
+        ([1], None, False),  # one is above tau: the surest alone
+        ([0], None, False),
+        ([2], 4, False),  # the span of four: the first forward of it saw all columns
+        ([3], None, False),
+    ]
+
+
+def test_slowfast_makes_all_exploring_forwards_also_when_nothing_is_left() -> None:
+    decoder = Decoder(FixedK("all"), revise=SlowFast(tau=0.9, see=0.55, explore=3))
+    assert phases(decoder, *[[0.95, 0.95]] * 3) == [([0, 1], None, True), ([], None, True), ([], None, False)]
+
+
+def test_klass_counts_what_a_block_did_before_its_turn() -> None:
+    """Two blocks of two; nothing moves, so the second one is taken at once as soon as the first is full."""
+    sure = [0.9, 0.6, 0.9, 0.9]
+    for block, expected in ((2, [[0], [1], [2, 3]]), (None, [[0], [2, 3], [1]])):
+        decoder = Decoder(Klass(0.8, 0.1, history=1, block=block))
+        memory, masked = decoder.init(Shape(1, 4, 3, torch.device("cpu"))), torch.ones(1, 4, dtype=torch.bool)
+        taken = []
+        for step in range(3):
+            write = decoder.step(confident(sure, masked[0].tolist(), step), memory).write
+            taken.append(write[0].nonzero()[:, 0].tolist())
+            masked &= ~write
+        assert taken == expected
+
+
+def test_klass_takes_one_where_it_is_told_to() -> None:
+    for take, expected in (("all", [0, 1, 2]), ("max_conf", [1]), ("min_kl", [2])):
+        decoder = Decoder(Klass(0.5, 1.0, history=1, take=take))
+        assert writes(decoder, confident([0.7, 0.8, 0.7], step=0), confident([0.8, 0.9, 0.71], step=1))[1] == expected
 
 
 def test_prophet_commits_all_when_the_gap_is_wide() -> None:
@@ -137,7 +187,10 @@ def test_a_warm_threshold_ends_as_the_plain_one() -> None:
         (lambda: Hierarchical(0.5, 0.6), "low=0.6, high=0.5"),
         (lambda: Klass(kl=0.0), "kl=0.0"),
         (lambda: Klass(history=0), "history=0"),
+        (lambda: Klass(block=0), "block=0"),
+        (lambda: Horizon(tau=0.0), "tau=0.0"),
         (lambda: SlowFast(tau=0.0), "tau=0.0"),
+        (lambda: SlowFast(explore=0), "explore=0"),
         (lambda: Prophet((1.0, 2.0)), "three logit gaps"),
         (lambda: DynamicThreshold(fall=-1.0), "fall=-1.0"),
         (lambda: WarmThreshold(rate=-0.1), "rate=-0.1"),
@@ -149,7 +202,7 @@ def test_impossible_knobs_are_refused(build, message: str) -> None:
 
 
 def test_every_rule_is_one_token_per_step_at_its_slow_end() -> None:
-    slow = (Hierarchical(2.0, 1.5), Klass(tau=2.0), SlowFast(tau=2.0, see=0.99, patience=99), Prophet((99.0,) * 3))
+    slow = (Hierarchical(2.0, 1.5), Klass(tau=2.0), Horizon(tau=2.0, see=0.99, patience=99), Prophet((99.0,) * 3))
     rng = torch.Generator().manual_seed(0)
     logits: Tensor = torch.randn(2, 8, 5, generator=rng)
     for rule in slow:

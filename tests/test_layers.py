@@ -20,7 +20,7 @@ from decoders.noise import STREAMS
 from decoders.types import Part
 
 ROOT = Path(__file__).parent.parent
-LAYERS = ["dllm", "decoders", "parallelbench", "scripts"]
+LAYERS = ["dllm", "decoders", "parallelbench", "scripts", "examples"]
 FILES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]
 WIRING = ["parallelbench/__main__.py", "parallelbench/compose.py", "parallelbench/launcher.py", "scripts/"]
 HOMES = {"hydra": WIRING, "matplotlib": ["parallelbench/plots.py"]}

@@ -74,7 +74,9 @@ def test_the_filter_reads_decided_positions_and_pads_with_zero(tmp_path) -> None
     hidden = (fc1.weight @ torch.tensor(confidence, dtype=torch.float64) + fc1.bias).clamp(min=0)
     expected = (fc2.weight @ hidden + fc2.bias)[:6].sigmoid() > 0.5
     candidates = propose(view, view.logits, 0.0, "prob")
-    assert rule(view, candidates, {}).tolist() == [expected.tolist()]
+    memory = rule.init(Shape(1, 6, 40, torch.device("cpu")))
+    accepted = [(expected & masked[0]).tolist()]
+    assert rule(view, candidates, memory).tolist() == accepted == memory["accepted"].tolist()
 
 
 def view_of(logits: Tensor, masked: Tensor, step: int) -> View:
@@ -187,7 +189,7 @@ def test_eotp_is_the_textbook_one(kind: str, scope, tau: float) -> None:
     model, cuts = make_model(kind, seed=4), 0
     rng = torch.Generator().manual_seed(5)
     prompts = [torch.randint(0, 45, (n,), generator=rng).tolist() for n in (5, 11, 3, 8, 6, 4, 7, 9)]
-    parts = PARTS | {"stop": Eotp(scope, tau)}
+    parts = PARTS | {"stop": Eotp(scope, tau, order="committed")}
     for prompt, row in zip(prompts, decode(model, prompts, decoder=Decoder(FixedK(1)), **parts), strict=True):
         assert (row.token_ids, row.nfe, row.queried) == textbook_eotp(model, prompt, scope, tau)
         cuts += row.stopped_by == "eos"
@@ -205,7 +207,9 @@ def test_eotp_looks_beyond_the_window_only_where_it_says() -> None:
 
     lengths = {}
     for scope in ("committed", "window", "query"):
-        rows = decode(Ahead(), [[1, 2, 3]], decoder=Decoder(FixedK(1)), **PARTS | {"stop": Eotp(scope)})
+        rows = decode(
+            Ahead(), [[1, 2, 3]], decoder=Decoder(FixedK(1)), **PARTS | {"stop": Eotp(scope, order="committed")}
+        )
         lengths[scope] = (len(rows[0].token_ids), rows[0].queried)
     assert lengths["committed"][0] == lengths["window"][0] == lengths["query"][0] == 9
     assert lengths["query"][1] < lengths["window"][1]

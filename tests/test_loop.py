@@ -26,9 +26,11 @@ from decoders import (
     EosLast,
     Eotp,
     Factor,
+    FirstAlone,
     FixedK,
     Frechet,
     Hierarchical,
+    Horizon,
     Klass,
     Learn2PD,
     LoopRemask,
@@ -88,6 +90,7 @@ DECODERS = {
     "dilated": Decoder(Dilated()),
     "llada2": Decoder(ThresholdOrSchedule(4, 0.6)),
     "dimple": Decoder(Dimple(0.6, 6), rescore=(OriginalProb(),)),
+    "dimple_margin": Decoder(Dimple(0.6, 6), confidence="margin"),
     "pc": Decoder(FixedK(2), rescore=(PositionPrior(), OrderNoise(0.1))),
     "density": Decoder(FixedK(2), rescore=(DensityPrior(2.0), EosLast())),
     "nucleus": Decoder(FixedK(2), transforms=(Temperature(0.7), TopP(0.9), TopK(5)), temperature=1.0),
@@ -95,7 +98,13 @@ DECODERS = {
     "hierarchical": Decoder(Hierarchical(0.8, 0.4)),
     "klass": Decoder(Klass(0.6, 0.5, history=1)),
     "dynamic": Decoder(DynamicThreshold(0.8, 0.1, 0.1)),
-    "slowfast": Decoder(SlowFast(0.5)),
+    "klass_blocks": Decoder(Klass(0.6, 0.5, history=1, block=4)),
+    "slowfast": Decoder(FixedK("all"), revise=SlowFast(0.6, explore=2)),
+    "horizon": Decoder(Horizon(0.5)),
+    "factor_released": Decoder(Factor(released=True)),
+    "first_alone": Decoder(FirstAlone(Threshold(0.6))),
+    "dilated_remask": Decoder(Dilated(order="binary", by="confidence", keep=0.4)),
+    "learn2pd_released": Decoder(Learn2PD(0.5, steps=4)),
     "prophet": Decoder(Prophet((3.0, 2.0, 1.0))),
     "saber": Decoder(RunningMean(), revise=ConfidenceDrop(2.0)),
     "edit": Decoder(Threshold(0.6), revise=TokenEdit(0.5, 3)),
@@ -120,20 +129,28 @@ CACHES = {
     "greedy": DelayedCache(4, near=2, freeze_prompt=True),
     "block": BlockCache(),
     "sub_block": SubBlockCache(),
+    "block_first": BlockCache(first_token=True),
+    "sub_block_first": SubBlockCache(first_token=True),
 }
 STOPS = {
     "never": Never(),
     "block_eos": BlockEos(),
     "strict_eos": StrictEos(),
-    "eotp": Eotp(),
+    "eotp": Eotp("committed"),
     "eotp_window": Eotp("window", 0.2),
     "eotp_query": Eotp("query"),
+    "eotp_ours": Eotp("query", order="committed"),
 }
 
 
 def block_len(cache: str) -> int:
     """Sub-blocks are a part of the model's block."""
-    return BLOCK // 2 if cache == "sub_block" else BLOCK
+    return BLOCK // 2 if cache.startswith("sub_block") else BLOCK
+
+
+def fits(cache: str, kind: str) -> bool:
+    """Whether a kind of model can use a cache."""
+    return ("block" not in cache or "causal" in kind) and ("first" not in cache or "shifted" in kind)
 
 
 def run(
@@ -159,7 +176,7 @@ def test_loop_equals_textbook(kind: str, decoder: str, rule, prompts) -> None:
         (kind, cache)
         for kind in ("full", "shifted", "block_causal", "shifted_block_causal")
         for cache in CACHES
-        if "block" not in cache or "causal" in kind
+        if ("block" not in cache or "causal" in kind) and "first" not in cache
     ],
 )
 @pytest.mark.parametrize(("decoder", "rule"), [("fixed1", top_k(1)), ("threshold", threshold(0.6))])
@@ -177,7 +194,7 @@ def combinations() -> list[tuple[str, str, str, str]]:
     found = []
     for i, decoder in enumerate(DECODERS):
         for j, cache in enumerate(CACHES):
-            kinds = [kind for kind in SPECS if "block" not in cache or "causal" in kind]
+            kinds = [kind for kind in SPECS if fits(cache, kind)]
             found.append((kinds[(i + j) % len(kinds)], list(STOPS)[(i + 2 * j) % len(STOPS)], decoder, cache))
     return found
 
@@ -336,6 +353,7 @@ def test_max_steps_ends_a_row_unfinished(prompts) -> None:
         ({"prompts": []}, "no prompts"),
         ({"cache": BlockCache()}, "cache=block needs a block-causal model"),
         ({"cache": SubBlockCache()}, "cache=sub_block needs a block-causal model"),
+        ({"cache": BlockCache(first_token=True)}, "first_token needs a token-shifted model"),
         ({"gen_len": [16, 8]}, "2 responses are described for 1 prompts"),
         ({"max_steps": 0}, "max_steps=0; a row needs at least one forward"),
         ({"gen_len": None}, "give either gen_len or templates"),

@@ -136,10 +136,12 @@ def test_wino_takes_back_what_its_shadow_doubts_least_likely_first() -> None:
     view = random_view(1, (1, 6, 10))
     masked = torch.tensor([[False] * 3 + [True] * 3])
     view = replace(view, masked=masked, shadow=torch.tensor([[0.95, 0.2, 0.3, 0.0, 0.0, 0.0]]))
-    for new, expected in ((3, [1, 2]), (2, [1]), (1, [])):
+    for new, last, expected in ((3, 3, [1, 2]), (3, 2, [1]), (2, 3, [1, 2]), (1, 3, []), (2, 1, [])):
         write = torch.zeros_like(masked)
         write[0, 3 : 3 + new] = True
-        update = Wino(0.9)(view, propose_all(view), write, {})
+        memory = {"last": torch.tensor([last])}
+        update = Wino(0.9)(view, propose_all(view), write, memory)
+        assert memory["last"].tolist() == [new]
         back = (update.write & (update.tokens == view.spec.mask_id))[0].nonzero()[:, 0].tolist()
         assert back == expected
 
@@ -164,16 +166,21 @@ def one_layer(mix: int) -> DiffusionLM:
 
 
 @torch.no_grad()
-def test_a_shadow_is_the_prediction_without_its_token() -> None:
+def test_a_shadow_sees_the_rest_of_the_canvas_and_all_shadows() -> None:
+    """In one layer: as if its column stood behind the canvas as one of as many MASKs, at their positions."""
     model = one_layer(0)
-    canvas = torch.randint(0, 45, (2, 12), generator=torch.Generator().manual_seed(1))
-    want, prompt_len, end = torch.arange(4, 9).expand(2, 5), torch.tensor([4, 3]), torch.tensor([12, 10])
+    canvas = torch.randint(0, 45, (1, 12), generator=torch.Generator().manual_seed(1))
+    want, prompt_len, end = torch.arange(4, 9)[None], torch.tensor([4]), torch.tensor([10])
     plain, shadow = model.shadow_logits(canvas, want, prompt_len, end)
     torch.testing.assert_close(plain, model.full_logits(canvas, prompt_len, end)[:, 4:9])
     for i, column in enumerate(range(4, 9)):
-        hidden = canvas.clone()
-        hidden[:, column] = MASK
-        torch.testing.assert_close(shadow[:, i], model.full_logits(hidden, prompt_len, end)[:, column])
+        seen = [at for at in range(10) if at != column]
+        ids = torch.cat([canvas[:, seen], torch.full((1, 5), MASK)], 1)
+        positions = torch.tensor([[*seen, *range(4, 9)]])
+        mask = torch.ones(1, 1, 14, 14, dtype=torch.bool)
+        logits = model.backbone(input_ids=ids, position_ids=positions, attention_mask=mask).logits[:, len(seen) + i]
+        logits[..., MASK] = float("-inf")
+        torch.testing.assert_close(shadow[:, i], logits)
 
 
 @pytest.mark.parametrize("mix", [0, 1])

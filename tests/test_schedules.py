@@ -157,7 +157,7 @@ def test_pc_samplers_score(tmp_path) -> None:
     view = make_view(p.log())
     candidates = Candidates(view.logits.top[1], view.logits.top_prob())
     out = PositionPrior(0.25, 10.0, str(tmp_path / "counts.safetensors"))(view, candidates, {}).confidence
-    f = (counts + 1) / (counts + 1).sum()
+    f = counts / counts.sum() + 1e-9
     expected = [0.8 * -math.log(f[0]), 0.7 * -math.log(f[1]) * math.exp(-0.25)]
     torch.testing.assert_close(out, torch.tensor([expected]))
     assert out[0, 1] > out[0, 0]  # the rarer token wins though it is less likely
@@ -183,7 +183,9 @@ def test_density_prefers_decided_neighbourhoods() -> None:
 def test_eotp_cuts_behind_the_first_eos_and_still_fills_before_it(prompts) -> None:
     model = make_model("full", seed=4)
     options = {"gen_len": 16, "block_len": BLOCK, "decoder": Decoder(FixedK(2)), "cache": NO_CACHE}
-    cut, strict, never = (decode(model, prompts, stop=stop, **options) for stop in (Eotp(), StrictEos(), Never()))
+    cut, strict, never = (
+        decode(model, prompts, stop=stop, **options) for stop in (Eotp("committed"), StrictEos(), Never())
+    )
     assert any(row.stopped_by == "eos" for row in cut)
     for row, other, full in zip(cut, strict, never, strict=True):
         assert row.nfe <= other.nfe <= full.nfe

@@ -113,7 +113,7 @@ def test_an_eos_before_fixed_tokens_ends_nothing() -> None:
 
 @pytest.mark.parametrize("cache", CACHES)
 def test_lengths_of_their_own_change_no_row(cache: str, prompts) -> None:
-    kind = "block_causal" if "block" in cache else "full"
+    kind = "shifted_block_causal" if "block" in cache else "full"
     model, lengths = make_model(kind), [3, 17, 8, 30]
     parts = {"block_len": BLOCK, "decoder": DECODERS["threshold"], "cache": CACHES[cache], "stop": StrictEos()}
     together = decode(model, prompts, gen_len=lengths, **parts)

@@ -33,7 +33,7 @@ def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **opt
     unmasked = None if "mask_id" in fields else _tokenizer_without_mask(path, init)
     if unmasked is None:
         return load_diffusion(path, spec=fields or None, **options)
-    special = {unmasked.eos_token_id, unmasked.pad_token_id}
+    special = (unmasked.eos_token_id, unmasked.pad_token_id)
     model = load_diffusion(path, spec={**fields, "mask_id": next(i for i in range(3) if i not in special)}, **options)
     model.spec = replace(model.spec, mask_id=_new_token(model, len(unmasked)))
     return model

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the shipped model can do with one token per step: 200 fresh samples per task, lists of 3 to 6 and of 7 to 10 people.
-#   bash scripts/evaluate_tiny.sh [REPORT_DIR]
+#   bash scripts/published/evaluate_tiny.sh [REPORT_DIR]
 set -euo pipefail
 report=${1:-results/published/tiny}
 runs=results/runs/evaluate-tiny

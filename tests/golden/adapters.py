@@ -1,14 +1,15 @@
 """What a recorded reference does that our decoders do not (its model, caches, quirks), and our parts for a trace."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 import dllm
 from decoders import (
@@ -17,26 +18,36 @@ from decoders import (
     BlockEos,
     Credit,
     Decoder,
+    Dilated,
     DreamSchedule,
+    EntropyBound,
     EntropyThreshold,
     EosLast,
+    Eotp,
     Factor,
+    FirstAlone,
     FixedK,
     Hierarchical,
+    Klass,
     Learn2PD,
     LoopRemask,
     LoopRule,
     MaskGit,
     Never,
+    PositionPrior,
     RunningConfidence,
     Schedule,
+    SlowFast,
     StopRule,
+    StrictEos,
     Threshold,
+    WideIn,
+    Wino,
 )
 from decoders.ranking import take
 from decoders.state import DecodeState
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Shape, View
-from dllm.cache import CacheStrategy, Plan, Progress, WindowCache
+from dllm.cache import BlockCache, CacheStrategy, Plan, SubBlockCache, WindowCache
 from dllm.guidance import Guided
 from dllm.spec import ModelSpec
 
@@ -70,6 +81,37 @@ class TableModel:
         self.config = json.loads((folder / "config.json").read_text())
         self.spec = spec
 
+    def _after(self, h0: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+        """Logits of the columns `h0` over `keys` and `values`, of which each sees those in `seen`."""
+        w = self.weights
+        q, k, v = (_heads(x) for x in (h0 @ w["Wq"], keys, values))
+        score = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        attended = score.masked_fill(~seen, float("-inf")).softmax(-1) @ v
+        h1 = h0 + attended.transpose(1, 2).flatten(2) @ w["Wo"]
+        h2 = h1 + torch.tanh(h1 @ w["W1"] + w["b1"]) @ w["W2"]
+        r = h2 / (h2.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        return self.config.get("logit_scale", 1.0) * (r @ w["U"].T)
+
+    def shadow_logits(self, canvas: Tensor, want: Tensor, prompt_len: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+        """WINO's forward: the wanted columns, and a MASK at each place that sees all but that column."""
+        w, length = self.weights, canvas.shape[1]
+        columns = torch.arange(length)
+        here = w["E"][canvas] + w["P"][columns]
+        shadow = w["E"][torch.full_like(want, self.spec.mask_id)] + w["P"][want]
+        h0 = torch.cat([here, shadow], 1)
+        live = (columns < end[:, None])[:, None, None]
+        plain = nn.functional.pad(live.expand(-1, -1, length, -1), (0, want.shape[1]))
+        blind = torch.cat(
+            [
+                live & (columns != want[..., None])[:, None],
+                torch.ones(len(want), 1, *want.shape[1:] * 2).bool(),
+            ],
+            3,
+        )
+        logits = self._after(h0, h0 @ w["Wk"], h0 @ w["Wv"], torch.cat([plain, blind], 2))
+        logits[..., self.spec.mask_id] = float("-inf")
+        return logits.gather(1, want[..., None].expand(-1, -1, logits.shape[-1])), logits[:, length:]
+
     def new_kv(self, prompt_len: Tensor, length: int) -> TableKV:
         width = self.weights["Wk"].shape[1]
         return TableKV(*(torch.zeros(len(prompt_len), length, width, dtype=torch.float64) for _ in range(2)))
@@ -80,14 +122,8 @@ class TableModel:
         w, rows = self.weights, plan.rows[:, None]
         h0 = w["E"][canvas[rows, plan.query]] + w["P"][plan.query]
         kv.keys[rows, plan.query], kv.values[rows, plan.query] = h0 @ w["Wk"], h0 @ w["Wv"]
-        q, k, v = (_heads(x) for x in (h0 @ w["Wq"], kv.keys[plan.rows], kv.values[plan.rows]))
-        score = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        dead = torch.arange(canvas.shape[1]) >= end[plan.rows][:, None, None, None]
-        attended = score.masked_fill(dead, float("-inf")).softmax(-1) @ v
-        h1 = h0 + attended.transpose(1, 2).flatten(2) @ w["Wo"]
-        h2 = h1 + torch.tanh(h1 @ w["W1"] + w["b1"]) @ w["W2"]
-        r = h2 / (h2.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-        logits = self.config.get("logit_scale", 1.0) * (r @ w["U"].T)
+        seen = torch.arange(canvas.shape[1]) < end[plan.rows][:, None, None, None]
+        logits = self._after(h0, kv.keys[plan.rows], kv.values[plan.rows], seen)
         place = torch.zeros_like(canvas[plan.rows]).scatter_(
             1, plan.query, torch.arange(plan.query.shape[1]).expand_as(plan.query)
         )
@@ -99,45 +135,6 @@ class TableModel:
 
 def _heads(x: Tensor) -> Tensor:
     return x.unflatten(-1, (2, -1)).transpose(1, 2)
-
-
-@dataclass(frozen=True)
-class Unshifted:
-    """A cache that forgets the token shift: the reference's cached calls start at the block, not one column before."""
-
-    cache: WindowCache
-
-    def check(self, spec: ModelSpec) -> None:
-        self.cache.check(spec)
-
-    def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
-        return self.cache.plan(progress, replace(spec, shift=0))
-
-
-@dataclass(frozen=True)
-class PublishedFactor(CommitRule):
-    """The factor rule with the published code's quirk: a first failure at the very last rank is accepted."""
-
-    rule: Factor
-
-    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Tensor:
-        chosen = self.rule(view, candidates, memory)
-        number = chosen.sum(1, keepdim=True).clamp(min=1)  # the surest always goes
-        return torch.where(number == view.masked.sum(1, keepdim=True) - 1, view.masked, chosen)
-
-
-@dataclass(frozen=True)
-class FirstFromFullPass(CommitRule):
-    """Fast-dLLM's Dream block file: the full pass writes a block's first token, whatever the rule says of it."""
-
-    rule: CommitRule
-
-    def init(self, shape: Shape) -> Memory:
-        return self.rule.init(shape)
-
-    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Tensor:
-        first = torch.arange(view.masked.shape[1]) == 0
-        return torch.where((view.step == 0)[:, None], first, self.rule(view, candidates, memory))
 
 
 @dataclass(frozen=True)
@@ -175,71 +172,27 @@ class FillEos(StopRule):
         return torch.where(masks_left, state.end, torch.minimum(state.end, first + 1))
 
 
-class Peeking:
-    """A model that also keeps what it predicts for every masked column of the call: (column, token, probability).
+class StaleSuffix:
+    """A model whose cached calls attend to what the last full pass attended to, also behind a cut made since."""
 
-    stale_suffix: cached calls attend to what the last full pass attended to, also behind a cut made since.
-    """
-
-    def __init__(self, model: Any, stale_suffix: bool) -> None:
+    def __init__(self, model: Any) -> None:
         self.model, self.spec, self.passes, self.new_kv = model, model.spec, model.passes, model.new_kv
-        self.stale_suffix = stale_suffix
         self.attended = torch.zeros(0)
-        self.seen: list[tuple[int, int, float]] = []
 
     def logits(self, canvas: Tensor, plan: Plan, want: Tensor, *, end: Tensor, kv: Any) -> Tensor:
-        if plan.query[0, 0] == 0 or not self.stale_suffix:
+        if plan.query[0, 0] == 0:
             self.attended = end
-        logits = self.model.logits(canvas, plan, plan.query, end=self.attended, kv=kv)
-        probs, tokens = logits[0].softmax(-1).max(-1)
-        columns = plan.query[0]
-        masked = canvas[0, columns] == self.spec.mask_id
-        picked = (values[masked].tolist() for values in (columns, tokens, probs))
-        self.seen = list(zip(*picked, strict=True))
-        place = torch.zeros_like(canvas[0]).scatter_(0, columns, torch.arange(len(columns)))
-        return logits[:, place[want[0]]]  # dead columns, which the call leaves out, get some other column's
+        return self.model.logits(canvas, plan, want, end=self.attended, kv=kv)
 
 
-@dataclass(frozen=True)
-class PredictedEotp(StopRule):
-    """Learn2PD's EoTP: cut after the first EoT that the filter accepts, else after the surest one predicted anywhere
-    (in its cached functions within the block)."""
-
-    model: Peeking
-    rule: CommitRule
-    within_block: bool
-
-    def __call__(self, state: DecodeState) -> Tensor:
-        eos = state.spec.eos_ids[0]
-        block_end = int(state.start) + state.window if self.within_block else state.canvas.shape[1]
-        ends = [(column, p) for column, token, p in self.model.seen if token == eos and column < block_end]
-        if not ends:
-            return state.end
-        taken = self.rule.accepted[0] if isinstance(self.rule, RecordedFilter) else torch.zeros(state.window).bool()
-        inside = state.columns[0, taken].tolist()
-        first = min((column for column, _ in ends if column in inside), default=None)
-        cut = max(ends, key=lambda pair: pair[1])[0] if first is None else first
-        return state.end.clamp(max=cut + 1)
-
-
-class RecordedFilter(CommitRule):
-    """Learn2PD's rule with the recorded stand-in filter, and its schedule's surest beside it."""
-
-    def __init__(self, folder: Path, tau: float, schedule: Schedule) -> None:
-        self.rule, self.schedule = Learn2PD(tau, str(folder / "models" / "filter_standin")), schedule
-
-    def init(self, shape: Shape) -> Memory:
-        return self.schedule.init(shape)
-
-    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Tensor:
-        self.accepted = self.rule(view, candidates, memory) & view.masked
-        return self.accepted | self.schedule(view, candidates, memory)
+STAND_INS = (DelayingThreshold, FillEos, StaleSuffix)  # parts that only this replay has
 
 
 def load_model(folder: Path, trace: dict) -> Any:
     """The trace's model with the trace's own special ids, shift and guidance."""
     eos = trace["eos_id"] if trace["eos_id"] in range(200) else 198
-    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=1 if trace["shift_logits"] else 0)
+    block = 32 if trace["interface"] == "fast_dllm_qwen" else None
+    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=1 if trace["shift_logits"] else 0, block=block)
     model: Any = (
         TableModel(folder / "models" / trace["model"], spec)
         if trace["model"].startswith("table")
@@ -249,31 +202,53 @@ def load_model(folder: Path, trace: dict) -> Any:
     return Guided(model, guidance) if guidance else model
 
 
-def translate(folder: Path, trace: dict) -> tuple[Any, Decoder, CacheStrategy, StopRule]:
+def window(group: str, p: dict) -> int:
+    """Columns of our window: the reference's block, or its whole answer."""
+    if group == "fastdllm_v2":
+        return p["small_block_size"]
+    return p["gen_length"] if group in ("klass", "klass_dream") else p.get("block_length", p["gen_length"])
+
+
+def answer_lengths(group: str, p: dict, prompts: list[list[int]]) -> list[int]:
+    """Columns to decode after each prompt. Fast-dLLM v2 makes whole blocks of 32 from the longest prompt on, and the
+    token that the last one's own forward gives."""
+    if group != "fastdllm_v2":
+        return [p["gen_length"]] * len(prompts)
+    blocks = max(map(len, prompts)) // 32 + p["max_new_tokens"] // 32
+    return [blocks * 32 + 1 - len(prompt) for prompt in prompts]
+
+
+def translate(folder: Path, group: str, trace: dict) -> tuple[Any, Decoder, CacheStrategy, StopRule]:
     """Our model, decoder, cache and stop rule for a trace's parameters."""
-    p, group = trace["params"], trace["id"].split("/")[0]
+    p = trace["params"]
     model, stop = load_model(folder, trace), BlockEos() if p.get("early_stop") else Never()
+    if group == "fastdllm_v2" and trace["eos_id"] is not None:
+        stop = StrictEos() if p["_fn"] == "generate" else BlockEos()
     if group == "dinfer_fastdllm" and p.get("early_stop"):
         stop = FillEos(cached=bool(p.get("use_cache")))
     decoder = _decoder(folder, group, p)
     if group == "learn2pd" and p["_fn"] != "l2p":
-        model = Peeking(model, stale_suffix=p["_fn"] == "dual")
-        stop = PredictedEotp(model, decoder.rule, within_block=p["_fn"] in ("prefix", "dual"))
+        stop = Eotp("window" if p["_fn"] in ("prefix", "dual") else "query")
+        model = StaleSuffix(model) if p["_fn"] == "dual" else model
     return model, decoder, _cache(group, p), stop
 
 
 def _cache(group: str, p: dict) -> CacheStrategy:
+    if group == "fastdllm_v2":
+        return SubBlockCache(first_token=True) if p["use_block_cache"] else BlockCache(first_token=True)
     if p.get("vicinity"):
         before, after, warmup = p["vicinity"]
         return WindowCache(before, after, warmup=warmup + 1)  # an iteration with a refresh makes two passes
     named = "dual" if p.get("dual_cache") else "prefix" if p.get("use_cache") else p.get("cache")
     cache = CACHES[p.get("_fn", named)]
     if group == "fastdllm_dream_block":
-        return Unshifted(WindowCache(0, 0 if p.get("dual_cache") else None))
+        return WindowCache(0, 0 if p.get("dual_cache") else None, look_back=False)
     return cache
 
 
 def _decoder(folder: Path, group: str, p: dict) -> Decoder:
+    if group in METHODS:
+        return METHODS[group](folder, p)
     block = p.get("block_length", p["gen_length"])
     blocks = p["gen_length"] // block
     steps, tau = p.get("steps") or 0, p.get("threshold")
@@ -289,8 +264,8 @@ def _decoder(folder: Path, group: str, p: dict) -> Decoder:
         return Decoder(DreamSchedule(steps), confidence=order, at_least_one=False)
     if group == "fastdllm_dream_block":
         if p["alg"] == "confidence_threshold":
-            return Decoder(FirstFromFullPass(Threshold(p["threshold"])))
-        rule = FirstFromFullPass(DreamSchedule(per_block))  # any other order is silently entropy
+            return Decoder(FirstAlone(Threshold(p["threshold"])))
+        rule = FirstAlone(DreamSchedule(per_block))  # any other order is silently entropy
         return Decoder(rule, confidence="entropy", at_least_one=False)
     if group == "parallelbench_dream" and steps and tau is None and p.get("factor") is None:
         return Decoder(DreamSchedule(per_block), confidence=order, at_least_one=False)
@@ -304,14 +279,15 @@ def _decoder(folder: Path, group: str, p: dict) -> Decoder:
         shared = {"steps": per_block, "extra": p["remdm_steps"], "redo": p["remdm_number"], "after": after}
         return Decoder(LoopRule(**shared), revise=LoopRemask(**shared), at_least_one=False)
     if group == "learn2pd":
-        schedule = Schedule(per_block)
-        return Decoder(schedule if p["_fn"] == "eot" else RecordedFilter(folder, p["_accept_thres"], schedule))
+        filter = str(folder / "models" / "filter_standin")  # weights as recorded
+        rule = Schedule(per_block) if p["_fn"] == "eot" else Learn2PD(p["_accept_thres"], filter, per_block)
+        return Decoder(rule)
     by_entropy = group.startswith("dparallel")
     if tau is not None and by_entropy:
         return Decoder(EntropyThreshold(tau), confidence="entropy")
     confidence: Confidence = "margin" if order == "margin" else "prob"
     if p.get("factor") is not None:
-        return Decoder(PublishedFactor(Factor(p["factor"])), confidence=confidence)
+        return Decoder(Factor(p["factor"], released=True), confidence=confidence)
     if tau is not None:
         return Decoder(Threshold(tau), confidence=confidence)
     rule = Schedule(per_block) if per_block else FixedK(1)
@@ -330,3 +306,57 @@ def _dinfer(kind: dict) -> Decoder:
         high, low = kind.get("threshold"), kind.get("low_threshold")
         return Decoder(Hierarchical(2.0 if high is None else high, 0.0 if low is None else low))
     return Decoder(Threshold(kind["threshold"]))
+
+
+def _eb(folder: Path, p: dict) -> Decoder:
+    return Decoder(EntropyBound(p["gamma"]), confidence="entropy")
+
+
+def _pc_sampler(folder: Path, p: dict) -> Decoder:
+    counts = Path(tempfile.mkdtemp()) / "counts.safetensors"
+    (frequencies,) = load_file(folder / p["_baseline"]).values()
+    save_file({"counts": frequencies}, counts)
+    prior = PositionPrior(p["lambd"], p["alpha"], str(counts))
+    return Decoder(Schedule(p["steps"] * p["block_length"] // p["gen_length"]), rescore=(prior,))
+
+
+def _dus(folder: Path, p: dict) -> Decoder:
+    if "n_transfer" in p:
+        return Decoder(Dilated(by="confidence"))
+    return Decoder(Dilated(p["base"], p["base_skip"], p["scheduler"]))
+
+
+def _klass(folder: Path, p: dict) -> Decoder:
+    block = p.get("block_length")
+    return Decoder(Klass(p["conf_threshold"], p["kl_threshold"], p["kl_history_length"], block, p["unmask_strategy"]))
+
+
+def _slowfast(folder: Path, p: dict) -> Decoder:
+    part = SlowFast(
+        p["high_confidence_threshold"],
+        p["cycle_len_confidence_threshold"],
+        p["k_exploration_steps"],
+        p["cycle_length_stability_window"],
+        p["cycle_length_stability_std_dev_threshold"],
+    )
+    return Decoder(FixedK("all"), revise=part)
+
+
+def _wino(folder: Path, p: dict) -> Decoder:
+    return Decoder(WideIn(p["threshold"]), revise=Wino(p["threshold_back"]))
+
+
+def _fast_dllm_v2(folder: Path, p: dict) -> Decoder:
+    return Decoder(Threshold(p["threshold"] + 1e-6))  # theirs must be exceeded, also where it is 1
+
+
+METHODS: dict[str, Callable[[Path, dict], Decoder]] = {
+    "dus": _dus,
+    "eb": _eb,
+    "fastdllm_v2": _fast_dllm_v2,
+    "klass": _klass,
+    "klass_dream": _klass,
+    "pc_sampler": _pc_sampler,
+    "slowfast": _slowfast,
+    "wino": _wino,
+}

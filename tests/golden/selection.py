@@ -1,23 +1,22 @@
-"""Replays recorded single steps of published rules (`selection/*.json`): `python scripts/golden_selection.py DIR`.
+"""Replays recorded single steps of published rules (`selection/*.json`): `python -m tests.golden.selection DIR`.
 
 Each file holds cases of one published function: given logits or confidences, which positions it takes with which
 tokens, or how many in each step. Ours must agree in every case. Prints a line per file.
 """
 
 import json
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from golden_adapters import PublishedFactor
 from torch import Tensor
 
 from decoders import (
     Credit,
     Decoder,
+    Dilated,
     DreamSchedule,
     EntropyThreshold,
     Factor,
@@ -51,11 +50,6 @@ ORDER: dict[str, Confidence] = {
     "entropy": "entropy",
     "dparallel_entropy": "entropy",
 }
-
-
-def published_factor(factor: float) -> PublishedFactor:
-    """The code takes a position where (n + 1)(1 - c) equals the factor; the paper, and our Factor, do not."""
-    return PublishedFactor(Factor(math.nextafter(factor, math.inf)))
 
 
 def start(decoder: Decoder, logits: Tensor) -> list[Memory]:
@@ -98,7 +92,7 @@ def check_factor_rule(case: dict) -> bool:
     """With ties only the number of positions means something."""
     confidence = torch.tensor([case["conf"]], dtype=torch.float64)
     view = make_view(torch.zeros(*confidence.shape, 4), torch.ones_like(confidence, dtype=torch.bool), 3)
-    taken = published_factor(case["factor"])(view, Candidates(view.tokens, confidence), {})[0]
+    taken = Factor(case["factor"], released=True)(view, Candidates(view.tokens, confidence), {})[0]
     taken[confidence.argmax()] = True  # the decoder's own guarantee
     return int(taken.sum()) == case["n_transferred"] and (case["ties"] or taken.tolist() == case["transfer"])
 
@@ -150,15 +144,28 @@ def fastdllm(case: dict) -> bool:
     return check_step(case, Decoder(FixedK(case["k"]) if "k" in case else Threshold(case["threshold"])))
 
 
+def check_levels(case: dict) -> bool:
+    """Positions of each step of a block from `start` to `end` (inclusive), dilated and with the last step merged."""
+    width = case["end"] - case["start"] + 1
+    rule, masked, taken = Dilated(case["base"], case["skip_exp"]), torch.ones(1, width, dtype=torch.bool), []
+    while masked.any():
+        view = make_view(torch.zeros(1, width, 4), masked, 3, len(taken))
+        now = rule(view, Candidates(view.tokens, torch.ones(masked.shape)), {})
+        taken.append((now[0].nonzero()[:, 0] + case["start"]).tolist())
+        masked = masked & ~now
+    return taken == [sorted(level) for level in case["merged"]]
+
+
 CHECKS: dict[str, Callable[[dict], bool]] = {
     "dinfer_credit": check_credit,
+    "levels": check_levels,
     "dinfer_hierarchy": dinfer_hierarchy,
     "dinfer_threshold": lambda c: check_step(c, Decoder(Threshold(c["threshold"]), rescore=(NeverMask(),))),
     "dparallel_entropy": lambda c: check_step(
         c, Decoder(EntropyThreshold(c["entropy_threshold"]), confidence="entropy")
     ),
     "dream_confidence": check_confidence,
-    "factor": lambda c: check_step(c, Decoder(published_factor(c["factor"]))),
+    "factor": lambda c: check_step(c, Decoder(Factor(c["factor"], released=True))),
     "factor_rule": check_factor_rule,
     "fastdllm_threshold_topk": fastdllm,
     "schedule_dream": lambda c: check_counts(c, DreamSchedule(c["steps"], c["eps"])),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What caches cost in quality on the shipped model: one and four tokens per step and a threshold under each cache.
-#   bash scripts/sweep_caches.sh [REPORT_DIR] [SAMPLES_PER_TASK]
-# Interrupted, it goes on where it stopped. What they save in time: scripts/bench_cache.py.
+#   bash scripts/published/sweep_caches.sh [REPORT_DIR] [SAMPLES_PER_TASK]
+# Interrupted, it goes on where it stopped. What they save in time: scripts/bench/cache.py.
 set -euo pipefail
 report=${1:-results/published/caches}
 limit=${2:-100}

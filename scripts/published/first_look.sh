@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The first look: tokens per step, confidence thresholds and credit on the shipped model, and their report.
-#   bash scripts/first_look.sh [REPORT_DIR] [SAMPLES_PER_TASK]
+#   bash scripts/published/first_look.sh [REPORT_DIR] [SAMPLES_PER_TASK]
 # Interrupted, it goes on where it stopped.
 set -euo pipefail
 report=${1:-results/published/first-look}

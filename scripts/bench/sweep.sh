@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `launcher=local` saves: 24 configurations on the shipped model as one sweep, and as 24 processes one after the other.
-#   bash scripts/bench_sweep.sh [RUNS_DIR] [SAMPLES_PER_TASK]
+#   bash scripts/bench/sweep.sh [RUNS_DIR] [SAMPLES_PER_TASK]
 # Prints both wall times and their ratio. Needs an otherwise idle machine; RUNS_DIR must not hold these runs already.
 set -euo pipefail
 runs=${1:-$(mktemp -d)}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The autoregressive baseline beside the diffusion models of its size, one sample at a time: results/published/autoregressive.
-#   bash scripts/compare_ar.sh [RUNS_DIR] [REPORT_DIR]
+#   bash scripts/published/compare_ar.sh [RUNS_DIR] [REPORT_DIR]
 # About 6 minutes on one CPU core; interrupted, it does what is missing. Seconds need an otherwise idle machine.
 set -euo pipefail
 runs=${1:-results/runs/autoregressive}

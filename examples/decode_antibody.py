@@ -1,7 +1,7 @@
 """An antibody from nothing: a published BERT of antibody sequences, decoded in parallel from all [MASK].
 
     pip download --no-deps antiberty==0.1.3
-    python scripts/decode_antibody.py antiberty-0.1.3-py3-none-any.whl [start=EVQL] [length=118] [rule=fixed] [k=2]
+    python examples/decode_antibody.py antiberty-0.1.3-py3-none-any.whl [start=EVQL] [length=118] [rule=fixed] [k=2]
         [tau=0.9] [temperature=0] [seed=0] [folder=FOLDER]
 
 AntiBERTy (Ruffolo et al., arXiv 2112.07782; weights under the MIT licence) was trained to fill in 15 % of a sequence

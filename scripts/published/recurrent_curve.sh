@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Diffusion forcing on the shipped depth-recurrent model, from one column at a time to a wide front: results/published/recurrent.
-#   bash scripts/recurrent_curve.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
+#   bash scripts/published/recurrent_curve.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
 # About five minutes on one CPU core; interrupted, it does what is missing.
 set -euo pipefail
 runs=${1:-results/runs/recurrent}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every decoder over its knob's grid (conf/experiment) on the shipped model, and the page that compares them.
-#   bash scripts/sweep_decoders.sh [REPORT_DIR] [SAMPLES_PER_TASK] [EXPERIMENT ...]
+#   bash scripts/published/sweep_decoders.sh [REPORT_DIR] [SAMPLES_PER_TASK] [EXPERIMENT ...]
 # Interrupted, it goes on where it stopped. Some are sweeps of minutes; all take about an hour on one core.
 set -euo pipefail
 report=${1:-results/published/decoders}

@@ -1,9 +1,10 @@
 """What caches save on a model of a published shape with random weights: forwards beside their floor, and whole decodes.
 
-    python scripts/bench_cache.py [shape=small] [batch=8] [prompt=256] [gen=256] [block=32] [k=4] [caches=none,dual]
+    python scripts/bench/cache.py [shape=small] [batch=8] [prompt=256] [gen=256] [block=32] [k=4] [caches=none,dual]
 
-shape: `small` (width 512, 8 layers, float32), `head` (one layer of LLaDA's width, bfloat16), `llada-8b` (bfloat16; for
-a GPU), all with LLaDA's vocabulary of 126,464 and an untied head. Uses a GPU where there is one.
+shape: `toy` (to try the script), `small` (width 512, 8 layers, float32), `head` (one layer of LLaDA's width, bfloat16),
+`llada-8b` (bfloat16; for a GPU), all with LLaDA's vocabulary of 126,464 and an untied head. Uses a GPU where there is
+one.
 
 Forwards: milliseconds for a window of `block` columns and for the whole canvas, beside the time in which this machine
 reads the weights once or does the multiplications, both measured here. Decodes: each cache in a process of its own,
@@ -27,10 +28,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from decoders import Decoder, FixedK, Never, decode
 from dllm import DiffusionLM, ModelSpec
 from dllm.cache import CacheStrategy, Plan
+from parallelbench.options import split_options
 
-CONF = Path(__file__).resolve().parent.parent / "conf" / "cache"
+CONF = Path(__file__).resolve().parents[2] / "conf" / "cache"
 VOCAB = 126464
 SHAPES = {  # width, layers, heads, MLP width, dtype
+    "toy": (16, 1, 2, 32, torch.float32),
     "small": (512, 8, 8, 1536, torch.float32),
     "head": (4096, 1, 32, 12288, torch.bfloat16),
     "llada-8b": (4096, 32, 32, 12288, torch.bfloat16),
@@ -176,12 +179,12 @@ def _resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def main() -> None:
-    given = dict(argument.split("=") for argument in sys.argv[1:])
-    if set(given) - set(OPTIONS) or given.get("shape", "small") not in SHAPES:
-        print(f"error: options are {', '.join(OPTIONS)}; shapes are {', '.join(SHAPES)}", file=sys.stderr)
-        raise SystemExit(2)
-    options = {key: type(default)(given.get(key, default)) for key, default in OPTIONS.items()}
+def main(arguments: list[str]) -> None:
+    paths, given = split_options(arguments, {key: str(default) for key, default in OPTIONS.items()}, needs_paths=False)
+    numbers = [given[key] for key, default in OPTIONS.items() if isinstance(default, int)]
+    if paths or given["shape"] not in SHAPES or not all(number.isdecimal() and int(number) for number in numbers):
+        raise ValueError(f"options are {', '.join(OPTIONS)}, whole numbers; shapes are {', '.join(SHAPES)}")
+    options = {key: type(default)(given[key]) for key, default in OPTIONS.items()}
     options["threads"] = torch.get_num_threads()
     forwards(options)
     length, step = f"prompt {options['prompt']}, {options['gen']} tokens", f"{options['k']} per step"
@@ -202,4 +205,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1:])
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

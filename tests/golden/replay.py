@@ -1,40 +1,48 @@
-"""Replays recorded decodes of published implementations through our loop: `python scripts/replay_golden.py DIR`.
+"""Replays recorded decodes of published implementations through our loop: `python -m tests.golden.replay DIR`.
 
 DIR holds `golden-trace/1` files (one decode each: model, parameters, prompt, output, and the changes of every forward),
 tiny models and logits. Output tokens and the changes of every forward must match. A reference's forwards that changed
 nothing (wasted passes) are counted and named; ours must be as many as its others, or, where its schedule has empty
 steps, as many as all. Prints a line per group and closes with `N passed, M failed, K skipped`; the single steps of
-`golden_selection.py` have lines of their own and do not count.
+`tests/golden/selection.py` have lines of their own and do not count.
 """
 
 import collections
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from golden_adapters import TableModel, translate
-from golden_selection import replay_selection
-from safetensors.torch import load_file
-from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
-import dllm
 from decoders import decode
 from decoders.state import DecodeState
 from decoders.types import Update, View
-from dllm.cache import Plan
-from dllm.spec import ModelSpec
+from tests.golden.adapters import STAND_INS, answer_lengths, translate, window
+from tests.golden.numbers import check_block_logits, check_logits, check_training
+from tests.golden.selection import check_file, replay_selection
 
-GROUPS = {  # those that golden_adapters.translate knows
+GROUPS = {  # those that adapters.translate knows
+    "eb", "pc_sampler", "dus", "klass", "klass_dream", "slowfast", "wino", "fastdllm_v2", "fastdllm_v2_logits",
+    "fastdllm_v2_train", "dus_levels",
     "dinfer_blockwise", "dinfer_credit_state", "dinfer_fastdllm", "dinfer_hierarchy_fn", "dinfer_vicinity",
-    "dllm_dream_plain", "dparallel_dream", "dparallel_llada", "edge", "fastdllm_dream_block", "fastdllm_dream_plain",
+    "dllm_dream_plain", "dparallel_dream", "dparallel_llada", "fastdllm_dream_block", "fastdllm_dream_plain",
     "fastdllm_llada", "fastdllm_llada_f6b35ec", "learn2pd", "logits", "mlgsai_llada", "parallelbench_dream",
     "parallelbench_rcr", "parallelbench_remdm",
 }  # fmt: skip
+
+
+LATER = {"d2f", "dimple", "dimple_logits", "freedave", "huginn_ar", "huginn_diffusion", "huginn_logits"}
+# oddities that are decodes like those of another group
+EDGES = {
+    "f6b35ec_prefix_low_threshold": "fastdllm_llada_f6b35ec",
+    "fastdllm_prefix_low_threshold_wasted_call": "fastdllm_llada",
+    "dinfer_threshold_mask_token_predicted": "dinfer_blockwise",
+    "dinfer_blockwise_eos_in_prompt": "dinfer_blockwise",
+    "mlgsai_block_longer_steps_than_tokens": "mlgsai_llada",
+    "mlgsai_mask_token_predicted": "mlgsai_llada",
+}
 
 
 def blocks_of(trace: dict, step: dict) -> set[int]:
@@ -46,7 +54,6 @@ def blocks_of(trace: dict, step: dict) -> set[int]:
 
 # why cases are not replayed: (group or all, test on the trace, reason)
 NOT_REPLAYED: list[tuple[str, Callable[[dict], bool], str]] = [
-    ("edge", lambda t: True, "documents crashes and oddities of the references"),
     ("dinfer_credit_state", lambda t: True, "the reference's credit leaks from one request into the next"),
     (
         "dinfer_fastdllm",
@@ -54,6 +61,11 @@ NOT_REPLAYED: list[tuple[str, Callable[[dict], bool], str]] = [
         "an EOS in the prompt overwrites all behind it",
     ),
     ("dinfer_blockwise", lambda t: bool(t["params"].get("start_block_align")), "its blocks begin inside the prompt"),
+    (
+        "fastdllm_v2",
+        lambda t: len(t["prompt_ids"]) > 1 and t["params"]["use_block_cache"],
+        "a row is refreshed when its neighbours need it",
+    ),
     ("", lambda t: t["attention_mask"] is not None, "left padding is not our canvas"),
     (
         "learn2pd",
@@ -72,17 +84,26 @@ NOT_REPLAYED: list[tuple[str, Callable[[dict], bool], str]] = [
     ),
 ]
 
+NUMBERS = {
+    "logits": check_logits,
+    "fastdllm_v2_logits": check_block_logits,
+    "fastdllm_v2_train": check_training,
+}
 ODD = (KeyError, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, OSError)
 Changes = list[set[tuple[int, int]]]  # of one row, per forward: (response column, token)
 
 
-def replay(folder: Path, trace: dict) -> tuple[str | None, int]:
-    """What differs from the recording, or None; and the reference's forwards that we do not make."""
-    model, decoder, cache, stop = translate(folder, trace)
+def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool]:
+    """What differs from the recording, or None; the reference's forwards that we do not make; and whether all parts
+    are the package's, for anyone to select."""
+    model, decoder, cache, stop = translate(folder, group, trace)
+    parts = (model, cache, stop, decoder.rule, decoder.revise)
+    ours_alone = not any(type(part) in STAND_INS for part in parts)
     p, prompts = trace["params"], trace["prompt_ids"]
-    ours: list[Changes] = [[] for _ in prompts]
-    canvas = [[*prompt, *[trace["mask_id"]] * p["gen_length"]] for prompt in prompts]
     output = trace.get("output_canvas") or trace["output_ids"]
+    lengths = answer_lengths(group, p, prompts)
+    ours: list[Changes] = [[] for _ in prompts]
+    canvas = [[*prompt, *[trace["mask_id"]] * length] for prompt, length in zip(prompts, lengths, strict=True)]
     whole = all(step["kind"] == "full" for step in trace["steps"])  # cached calls are recorded with their writes
     cuts = [whole and len(theirs) < len(full) for theirs, full in zip(output, canvas, strict=True)]
 
@@ -98,20 +119,20 @@ def replay(folder: Path, trace: dict) -> tuple[str | None, int]:
     rows = decode(
         model,
         prompts,
-        gen_len=p["gen_length"],
-        block_len=p.get("block_length", p["gen_length"]),
+        gen_len=lengths,
+        block_len=window(group, p),
         decoder=decoder,
         cache=cache,
         stop=stop,
         on_step=keep,
     )
-    wasted = 0
+    wasted, dense = 0, decoder.at_least_one and group not in ("slowfast", "fastdllm_v2", "wino")
     for row, decoded in enumerate(rows):
-        difference, idle = compare(trace, row, ours[row][: decoded.nfe], canvas[row], decoder.at_least_one)
+        difference, idle = compare(trace, row, ours[row][: decoded.nfe], canvas[row], dense)
         wasted = max(wasted, idle)
         if difference is not None:
-            return difference, wasted
-    return None, wasted
+            return difference, wasted, ours_alone
+    return None, wasted, ours_alone
 
 
 def compare(trace: dict, row: int, ours: Changes, canvas: list[int], dense: bool) -> tuple[str | None, int]:
@@ -120,93 +141,58 @@ def compare(trace: dict, row: int, ours: Changes, canvas: list[int], dense: bool
     dense: each of our forwards changes something; else empty ones are made, as the reference makes them.
     """
     start = len(trace["prompt_ids"][row])
-    recorded = [
-        {(c[1] - start, c[2]) for c in step["changes"] if c[0] == row and c[1] >= start} for step in trace["steps"]
+    steps = [
+        step
+        for step, later in zip(trace["steps"], [*trace["steps"][1:], {}], strict=True)
+        if not later.get("uncond")  # two calls of guidance are one forward; the second one shows what changed
     ]
-    theirs = [changes for changes in recorded if changes]
+    recorded = [{(c[1] - start, c[2]) for c in step["changes"] if c[0] == row and c[1] >= start} for step in steps]
     eos = trace["eos_id"]
     answer = (trace.get("output_canvas") or trace["output_ids"])[row][start:]
     answer = answer[: answer.index(eos)] if eos in answer else answer
+    alone = len(trace["prompt_ids"]) == 1
+    theirs, made = ([changes for changes in all_ if changes] for all_ in (recorded, ours))
+    while not alone and eos is not None and len(theirs) > len(made) and all(at > len(answer) for at, _ in theirs[-1]):
+        theirs.pop()  # a finished row rides along with its batch
     if canvas[start : start + len(answer)] != answer:
         return f"row {row}: tokens differ", 0
-    made = [changes for changes in ours if changes]
     for number, (mine, other) in enumerate(zip(made, theirs, strict=False)):
         left, right = ({change for change in changes if change[0] < len(answer)} for changes in (mine, other))
         if left != right:
             return f"row {row}, forward {number}: they change {sorted(right)}, we {sorted(left)}", 0
-    expected = theirs if dense or len(trace["prompt_ids"]) > 1 else recorded
-    mine = made if dense or len(trace["prompt_ids"]) > 1 else ours
+    expected, mine = (theirs, made) if dense or not alone else (recorded, ours)
     if len(mine) != len(expected):
         return f"row {row}: {len(expected)} forwards of theirs, {len(mine)} of ours", 0
     return None, len(recorded) - len(expected)
 
 
-def check_logits(folder: Path, name: str) -> str | None:
-    """Full, cached, prefix, dual and vicinity forwards of a model against its recorded logits, and its values in the
-    cache (largest difference 1e-4). A shifted model's full forward must be the recorded one moved by a column."""
-    about = json.loads((folder / "logits" / f"{name}.json").read_text())
-    recorded = load_file(folder / "logits" / f"{name}.safetensors")
-    model: Any
-    if about["model"].startswith("table"):
-        model = TableModel(folder / "models" / about["model"], ModelSpec(199, (198,), 197))
-    else:
-        model = dllm.load(folder / "models" / about["model"])
-    spec = model.spec
-    model.spec = replace(spec, shift=0)  # the recordings are not shifted
-
-    def start(canvas: Tensor) -> Any:
-        return model.new_kv(torch.ones(len(canvas), dtype=torch.long), canvas.shape[1])
-
-    def forward(canvas: Tensor, kv: Any, first: int, stop: int) -> Tensor:
-        rows = torch.arange(len(canvas))
-        query = torch.arange(first, stop).expand(len(canvas), -1)
-        plan = Plan(rows, query, torch.full_like(rows, stop - first), all_rows=True)
-        return model.logits(canvas, plan, query, end=torch.full_like(rows, canvas.shape[1]), kv=kv)
-
-    ids, before = recorded["full.ids"], recorded["cache.ids"]
-    pairs = {"full": (forward(ids, start(ids), 0, ids.shape[1]), recorded["full.logits"])}
-    if spec.shift:
-        model.spec = spec
-        pairs["shifted"] = (forward(ids, start(ids), 0, ids.shape[1])[:, 1:], recorded["full.logits"][:, :-1])
-        model.spec = replace(spec, shift=0)
-    kv = start(before)
-    pairs["cache"] = (forward(before, kv, 0, before.shape[1]), recorded["cache.logits"])
-    for number, layer in enumerate(getattr(kv, "layers", ())):
-        theirs = recorded[f"cache.v{number}"]
-        theirs = theirs if theirs.ndim == 4 else theirs.unflatten(-1, (-1, layer.values.shape[-1])).transpose(1, 2)
-        pairs[f"values of layer {number}"] = (layer.values, theirs)
-    for case in about["cases"]:
-        canvas, kv, first = before.clone(), start(before), case.get("start")
-        forward(canvas, kv, 0, canvas.shape[1])  # what the cached forward finds
-        changes = {
-            "dual": [("dual.ids_block_1", "dual.logits_1"), ("dual.ids_block_2", "dual.logits_2")],
-            "prefix": [("prefix.ids_suffix", "prefix.logits")],
-            "window": [("window.ids", "window.logits")],
-        }
-        for new, expected in changes.get(case["name"], []):
-            stop = first + recorded[new].shape[1]
-            canvas[:, first:stop] = recorded[new]
-            pairs[expected] = (forward(canvas, kv, first, stop), recorded[expected])
-    for case, (ours, theirs) in pairs.items():
-        difference = float((ours - theirs)[~ours.isneginf()].abs().max())  # MASK is never offered
-        if not difference <= 1e-4:
-            return f"{case}: differs by {difference:.2g}"
-    return None
-
-
 def check(folder: Path, group: str, path: Path) -> tuple[str, str, int]:
-    """("passed" | "failed" | "skipped", why, idle forwards of the reference) of one case."""
+    """("passed" | "passed with stand-ins" | "failed" | "skipped", why, idle forwards of the reference) of one case."""
+    group = EDGES.get(path.stem, group)
+    if group == "edge" or group.endswith("_edge"):
+        return "skipped", "documents a crash or an oddity of the reference", 0
     if group not in GROUPS:
         return "skipped", "a group that this script does not know", 0
-    if group == "logits":
-        difference = check_logits(folder, path.stem)
+    if group in NUMBERS:
+        difference = NUMBERS[group](folder, group, path.stem)
         return ("failed", difference, 0) if difference else ("passed", "", 0)
+    if group == "dus_levels":
+        _, different = check_file(path) or (0, [])
+        return ("failed", f"cases {different}", 0) if different else ("passed", "", 0)
     trace = json.loads(path.read_text())
     for name, test, why in NOT_REPLAYED:
         if name in (group, "") and test(trace):
             return "skipped", why, 0
-    difference, wasted = replay(folder, trace)
-    return ("failed", difference, wasted) if difference else ("passed", "", wasted)
+    difference, wasted, ours_alone = replay(folder, group, trace)
+    if difference is not None:
+        return "failed", difference, wasted
+    return "passed" if ours_alone else "passed with stand-ins", "", wasted
+
+
+def counted(counts: collections.Counter[str]) -> str:
+    with_stand_ins = counts["passed with stand-ins"]
+    passed = f"{counts['passed'] + with_stand_ins} passed ({with_stand_ins} with stand-ins)"
+    return f"{passed}, {counts['failed']} failed, {counts['skipped']} skipped"
 
 
 @torch.inference_mode()
@@ -215,14 +201,18 @@ def main() -> None:
         print("error: give the directory of the recordings (with models/ in it)", file=sys.stderr)
         raise SystemExit(2)
     transformers_logging.disable_progress_bar()
-    folder = Path(sys.argv[1])
+    folder, later = Path(sys.argv[1]), 0
     total: collections.Counter[str] = collections.Counter()
     groups = [path.name for path in folder.iterdir() if path.is_dir() and path.name not in ("models", "selection")]
     for group in sorted(groups):
         counts: collections.Counter[str] = collections.Counter()
         notes: collections.Counter[str] = collections.Counter()
-        idle = 0
-        for path in sorted((folder / group).glob("*.json")):
+        idle, paths = 0, sorted((folder / group).glob("*.json"))
+        if group in LATER:
+            print(f"{group}: {len(paths)} of what is not built yet")
+            later += len(paths)
+            continue
+        for path in paths:
             try:
                 outcome, why, wasted = check(folder, group, path)
             except ODD as error:  # a recording of another kind must not hide the rest
@@ -235,11 +225,10 @@ def main() -> None:
                 print(f"  FAILED {group}/{path.stem}: {why}")
         lines = [f"{number} {note}" for note, number in notes.items()]
         lines += [f"{idle} forwards of the reference changed nothing and are not made here"] if idle else []
-        passed, failed, skipped = (counts[name] for name in ("passed", "failed", "skipped"))
-        print(f"{group}: {passed} passed, {failed} failed, {skipped} skipped. {'; '.join(lines)}".rstrip(), flush=True)
+        print(f"{group}: {counted(counts)}. {'; '.join(lines)}".rstrip(), flush=True)
         total += counts
     agree = replay_selection(folder)
-    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    print(f"{counted(total)}, {later} later")
     raise SystemExit(1 if total["failed"] or not agree else 0)
 
 

@@ -1,6 +1,6 @@
 """What one step of each decoder costs on top of the forward pass, in softmaxes over the same logits.
 
-    python scripts/bench_step.py [batch=8] [block=32] [vocab=126464] [repeats=5]
+    python scripts/bench/step.py [batch=8] [block=32] [vocab=126464] [repeats=5]
 
 Random float32 logits on the CPU. "peak" is the number of logits-sized temporaries that a step holds at once, "memory"
 what the decoder keeps between steps, in the size of the logits.
@@ -8,7 +8,7 @@ what the decoder keeps between steps, in the size of the logits.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -21,8 +21,9 @@ from decoders.noise import Noise
 from decoders.testing import peak_temporaries
 from decoders.types import Shape, View
 from dllm import ModelSpec
+from parallelbench.options import split_options
 
-CONF = Path(__file__).resolve().parent.parent / "conf" / "decoder"
+CONF = Path(__file__).resolve().parents[2] / "conf" / "decoder"
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
@@ -35,11 +36,17 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
     return min(times[1:])
 
 
+def read_numbers(arguments: list[str]) -> Iterator[int]:
+    defaults = {"batch": "8", "block": "32", "vocab": "126464", "repeats": "5"}
+    paths, options = split_options(arguments, defaults, needs_paths=False)
+    if paths or not all(value.isdecimal() and int(value) for value in options.values()):
+        raise ValueError(f"options are {', '.join(f'{key}={value}' for key, value in defaults.items())}; whole numbers")
+    return map(int, options.values())
+
+
 @torch.inference_mode()
-def main() -> None:
-    options = {"batch": 8, "block": 32, "vocab": 126464, "repeats": 5}
-    options |= {key: int(value) for key, value in (argument.split("=") for argument in sys.argv[1:])}
-    batch, block, vocab = options["batch"], options["block"], options["vocab"]
+def main(arguments: list[str]) -> None:
+    batch, block, vocab, repeats = read_numbers(arguments)
     values = 2 * torch.randn(batch, block, vocab, generator=torch.Generator().manual_seed(0))
     everywhere = torch.ones(batch, block, dtype=torch.bool)
     tokens, step = torch.zeros(batch, block, dtype=torch.long), torch.ones(batch, dtype=torch.long)
@@ -48,23 +55,34 @@ def main() -> None:
         Noise(torch.arange(batch), torch.zeros(batch, dtype=torch.long)),
     )
 
-    softmax = seconds(lambda: values.softmax(-1), options["repeats"])
+    softmax = seconds(lambda: values.softmax(-1), repeats)
     print(f"batch {batch}, block {block}, vocabulary {vocab}: a softmax takes {1000 * softmax:.0f} ms")
     print(f"{'decoder':16} {'softmaxes':>9} {'peak':>6} {'memory':>8}")
     for path in sorted(CONF.glob("*.yaml")):
         config = OmegaConf.create({"decoder": OmegaConf.load(path)})
-        decoder: Decoder = instantiate(config.decoder, _convert_="all")
+        decoder = instantiate(config.decoder, _convert_="all")
+        if not isinstance(decoder, Decoder):
+            continue  # a method with a loop of its own has no step
         memory = decoder.init(Shape(batch, block, vocab, values.device))
 
         def work(decoder: Decoder = decoder, memory: list = memory) -> None:
             # a new view each time: statistics are cached in its logits
             shadow = torch.ones(batch, block) if decoder.needs_shadow else None
-            decoder.step(View(tokens, everywhere, everywhere, Logits(values), step, noise, spec, shadow), memory)
+            decoder.step(
+                View(tokens, everywhere, everywhere, Logits(values), step, noise, spec, shadow, tokens), memory
+            )
 
-        ratio = seconds(work, options["repeats"]) / softmax
+        ratio = seconds(work, repeats) / softmax
         kept = sum(tensor.nbytes for part in memory for tensor in part.values()) / values.nbytes
-        print(f"{path.stem:16} {ratio:9.2f} {peak_temporaries(decoder, vocab // 16):6.1f} {kept:8.4f}", flush=True)
+        print(
+            f"{path.stem:16} {ratio:9.2f} {peak_temporaries(decoder, max(vocab // 16, 64)):6.1f} {kept:8.4f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1:])
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,6 +1,6 @@
 """Decode overhead: wall time of whole decodes over the time of their bare forward passes on the same inputs.
 
-    python scripts/bench_speed.py [batch_size=16] [repeats=5]
+    python scripts/bench/speed.py [batch_size=16] [repeats=5]
 
 Every call of the backbone during a decode (inputs, mask, positions, K/V) is recorded and then replayed alone with the
 LM head. Decodes and replays alternate; the table gives the median ratio. Absolute seconds depend on the machine.
@@ -20,6 +20,7 @@ from decoders import NO_CACHE, Credit, Decoder, FixedK, StrictEos, Threshold
 from dllm.cache import WindowCache
 from dllm.kv import ColumnCache
 from parallelbench.generate import DiffusionGenerator, Request, device_name
+from parallelbench.options import split_options
 from parallelbench.tasks import builtin_tasks
 
 DECODERS = {
@@ -64,12 +65,14 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 @torch.inference_mode()
-def main() -> None:
-    options = {"batch_size": 16, "repeats": 5} | {k: int(v) for k, v in (a.split("=") for a in sys.argv[1:])}
+def main(arguments: list[str]) -> None:
+    defaults = {"batch_size": "16", "repeats": "5"}
+    paths, options = split_options(arguments, defaults, needs_paths=False)
+    if paths or not all(value.isdecimal() and int(value) for value in options.values()):
+        raise ValueError(f"options are {', '.join(f'{key}={value}' for key, value in defaults.items())}; whole numbers")
+    batch_size, repeats = map(int, options.values())
     model = dllm.load("tiny", device="auto")
-    batches = [
-        [Request(s.messages, 32) for s in task.samples(options["batch_size"], 0)] for task in builtin_tasks().values()
-    ]
+    batches = [[Request(s.messages, 32) for s in task.samples(batch_size, 0)] for task in builtin_tasks().values()]
     print(f"{device_name(model)}, batch size {options['batch_size']}, {len(batches)} batches, one per task")
     print(f"{'decoder':14} {'cache':6} {'decode s':>9} {'forwards s':>11} {'ratio':>6}")
     recorder = Recorder(model.backbone)
@@ -84,11 +87,15 @@ def main() -> None:
             recorder.calls, recorder.on = [], True
             decode()
             recorder.on = False
-            pairs = [(seconds(decode), seconds(recorder.replay)) for _ in range(options["repeats"])]
+            pairs = [(seconds(decode), seconds(recorder.replay)) for _ in range(repeats)]
             whole, bare = (statistics.median(times) for times in zip(*pairs, strict=True))
             ratio = statistics.median(a / b for a, b in pairs)
             print(f"{decoder_name:14} {cache_name:6} {whole:9.3f} {bare:11.3f} {ratio:6.2f}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1:])
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

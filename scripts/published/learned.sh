@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What was learned beside what was not, on the shipped models and fresh samples: results/published/learned.
-#   bash scripts/learned.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
+#   bash scripts/published/learned.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
 # dParallel's ablations and its control are not shipped: where results/runs/distill-NAME is not there they are trained first,
 # about 10 minutes each on an idle core. The runs take about 15. Interrupted, it goes on where it stopped.
 set -euo pipefail
@@ -38,7 +38,7 @@ sweep "${block[@]}" cache=none decoder=prefix decoder.rule.tau=0.99
 sweep model=tiny_block stop=block_eos cache=sub_block block_length=4 decoder=prefix decoder.rule.tau=0.99
 sweep model=tiny_ar decoder=ar
 for length in 64 128; do # EoTP, where the canvas is 4 and 8 times as long as an answer
-  sweep decoder=threshold gen_length=$length block_length=$length stop=strict_eos,eotp
-  sweep decoder=threshold gen_length=$length block_length=$length stop=eotp stop.scope=query
+  sweep decoder=threshold gen_length=$length block_length=$length stop=strict_eos,eotp_committed
+  sweep decoder=threshold gen_length=$length block_length=$length stop=eotp stop.order=committed
 done
 python -m parallelbench report "$runs" out_dir="$report"

@@ -1,0 +1,87 @@
+"""SlowFast sampling (arXiv 2506.10848) as its authors released it; `Horizon` is our reading of the paper's text."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from decoders.compose import surest
+from decoders.types import EVERYTHING, Candidates, Memory, Revise, Shape, Update, View
+
+
+@dataclass(frozen=True)
+class SlowFast(Revise):
+    """Cycles over the window: `explore` forwards that look how far the model is sure, then a span decoded up to there.
+
+    A step commits all confidences >= tau if they are at least two, else the surest: of everything from the cycle's
+    start on while it explores, of the span after. Each exploring step estimates the span: up to the farthest masked
+    confidence >= see, one column if there is none. The span is the first estimate that agrees with those before it
+    (`agree` in a row have a standard deviation below `spread`), else the mean of the last ones.
+    From the second forward of a span on the model sees nothing behind it. A cycle makes all its exploring forwards,
+    also when nothing is left to fill: they count, as in the published numbers.
+    Confidence: prob. Use with `FixedK("all")`.
+    """
+
+    tau: float = 0.9
+    see: float = 0.3
+    explore: int = 6
+    agree: int = 2
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0 or not 0 <= self.see <= 1 or not self.spread >= 0:
+            raise ValueError(
+                f"tau={self.tau}, see={self.see}, spread={self.spread}; tau > 0, 0 <= see <= 1, spread >= 0"
+            )
+        if self.explore < 1 or self.agree < 1:
+            raise ValueError(f"explore={self.explore}, agree={self.agree}; whole numbers >= 1")
+
+    def init(self, shape: Shape) -> Memory:
+        zeros = torch.zeros(shape.batch, dtype=torch.long, device=shape.device)
+        estimates = torch.zeros((shape.batch, self.agree), device=shape.device)
+        return {"start": zeros.clone(), "end": zeros.clone(), "made": zeros.clone(), "estimates": estimates}
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
+        start, end, made = memory["start"], memory["end"], memory["made"]
+        position = torch.arange(view.masked.shape[1], device=view.masked.device)
+        exploring = made < self.explore
+        self._estimate(view, candidates, memory, position, exploring)
+        made += exploring
+        inside = view.masked & (position >= start[:, None])
+        inside = inside & (exploring[:, None] | (position < end[:, None]))
+        sure = inside & (candidates.confidence >= self.tau)
+        write = torch.where((sure.sum(1) >= 2)[:, None], sure, surest(candidates.confidence, inside))
+
+        left = view.masked & ~write
+        span = left & (position >= start[:, None]) & (position < end[:, None])
+        over = (made >= self.explore) & ~span.any(1)
+        sight = torch.where(exploring | over, EVERYTHING, end)
+        start.copy_(torch.where(over, end, start))
+        end.masked_fill_(over, 0)
+        made.masked_fill_(over, 0)
+        return Update(candidates.tokens, write, hold=~over & ~left.any(1), sight=sight)
+
+    def _estimate(
+        self,
+        view: View,
+        candidates: Candidates,
+        memory: Memory,
+        position: Int[Tensor, " W"],
+        exploring: Bool[Tensor, " B"],
+    ) -> None:
+        """Notes one more estimate of the exploring rows, and the end of their span once estimates agree."""
+        start, end, made, estimates = (memory[name] for name in ("start", "end", "made", "estimates"))
+        far = view.masked & (position >= start[:, None]) & (candidates.confidence >= self.see)
+        length = (torch.where(far, position + 1, 0).amax(1) - start).clamp(min=1)
+        newest = torch.cat([estimates[:, 1:], length[:, None].to(estimates.dtype)], 1)
+        estimates.copy_(torch.where(exploring[:, None], newest, estimates))
+        steady = (made + 1 >= self.agree) & (_deviation(estimates) < self.spread)
+        settles = exploring & (end == 0) & (steady | (made + 1 >= self.explore))
+        recent = torch.arange(self.agree, device=made.device) >= self.agree - 1 - made[:, None]
+        mean = (estimates * recent).sum(1) / recent.sum(1)
+        end.copy_(torch.where(settles, start + torch.where(steady, length, mean.long()), end))
+
+
+def _deviation(values: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
+    return values.std(1, correction=0)

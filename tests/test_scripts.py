@@ -1,0 +1,74 @@
+"""Every script runs once on its smallest setting; the shell scripts with a `python` that only writes its commands down.
+Training has its own tests (`test_training.py`, `test_certainty.py`, `test_traces.py`)."""
+
+import os
+import runpy
+import shlex
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallelbench.compose import check_overrides
+
+ROOT = Path(__file__).parent.parent
+BENCHES = {
+    "step.py": ("batch=1 block=4 vocab=300 repeats=1", "threshold"),
+    "cache.py": ("shape=toy batch=1 prompt=4 gen=4 block=2 k=2 caches=none", "none"),
+    "speed.py": ("batch_size=1 repeats=1", "credit 0.9"),
+}
+SHELL = [path for folder in ("bench", "published", ".") for path in sorted((ROOT / "scripts" / folder).glob("*.sh"))]
+STUB = '#!/usr/bin/env bash\nprintf "%q " "$@" >> "$COMMANDS"\necho >> "$COMMANDS"\n'
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | env
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["step.py", "cache.py", pytest.param("speed.py", marks=pytest.mark.slow)])
+def test_a_benchmark_runs(name: str) -> None:
+    options, row = BENCHES[name]
+    done = run(sys.executable, ROOT / "scripts" / "bench" / name, *options.split())
+    assert done.returncode == 0, done.stderr
+    assert any(line.startswith(row) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_a_benchmark_refuses_what_it_does_not_know(name: str) -> None:
+    main = runpy.run_path(str(ROOT / "scripts" / "bench" / name))["main"]
+    for argument in ("--help", "speed=1", "repeats=many", "batch=many"):
+        with pytest.raises(ValueError, match=r"options are|unknown option"):
+            main([argument])
+
+
+def commands(script: Path, folder: Path) -> list[list[str]]:
+    """What a shell script would run with python, in order."""
+    stub = folder / "bin" / "python"
+    stub.parent.mkdir()
+    stub.write_text(STUB)
+    stub.chmod(stub.stat().st_mode | stat.S_IEXEC)
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    (folder / "conf").symlink_to(ROOT / "conf")
+    log = folder / "commands"
+    done = run("bash", script, cwd=folder, PATH=f"{stub.parent}:{os.environ['PATH']}", COMMANDS=str(log))
+    assert done.returncode == 0, done.stderr
+    return [shlex.split(line) for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("script", SHELL, ids=lambda path: path.stem)
+def test_commands_of_a_shell_script_exist(tmp_path: Path, script: Path) -> None:
+    found = commands(script, tmp_path)
+    assert found
+    for command in found:
+        if command[:3] == ["-m", "parallelbench", "run"]:
+            check_overrides([argument for argument in command[3:] if argument != "-m"])
+        else:
+            assert command[:3] == ["-m", "parallelbench", "report"] or (ROOT / command[0]).is_file()
+
+
+def test_the_antibody_example_says_how_it_is_used() -> None:
+    done = run(sys.executable, ROOT / "examples" / "decode_antibody.py")
+    assert done.returncode == 2 and "usage: decode_antibody.py WHEEL_OR_FOLDER" in done.stdout
