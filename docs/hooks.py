@@ -1,4 +1,4 @@
-"""What MkDocs does besides rendering docs/: it makes the decoder pages' table and adds pages that live elsewhere.
+"""What MkDocs does besides rendering docs/: it makes the table of decoders and adds pages that live elsewhere.
 
 The table comes from the comments at the top of conf/decoder/*.yaml and from the docstrings of the classes they name, so
 it cannot say anything else than the code. Published results, model cards and the changelog stay where they are in the
@@ -83,7 +83,7 @@ def _targets(content: Any) -> Iterator[str]:
 
 
 def table() -> str:
-    rows = [f"| [`{d.name}`](#{d.name}) | {_sentence(d.about)} | {_linked(d.paper)} |" for d in decoder_pages()]
+    rows = [f"| [`{d.name}`](#{d.name}) | {d.about} | {_linked(d.paper)} |" for d in decoder_pages()]
     return "\n".join(["| decoder | what a step commits | paper |", "| --- | --- | --- |", *rows])
 
 
@@ -93,24 +93,20 @@ def sections() -> str:
 
 def _section(decoder: DecoderPage) -> str:
     lines = [
-        f"### {decoder.name} {{ #{decoder.name} }}",
-        _sentence(decoder.about),
+        f"### {decoder.name} {{ #{decoder.name} }}\n\n{decoder.about}\n",
         f"- **Use:** `decoder={decoder.name}`" + (f" with `{decoder.settings}`" if decoder.settings else ""),
         f"- **Paper:** {_linked(decoder.paper)}",
-        f"- **Deviations from the authors' code:** {decoder.deviations}",
     ]
+    if not decoder.paper.startswith(("ours", "none")):
+        lines.append(f"- **Deviations from the authors' code:** {decoder.deviations}")
     if decoder.grid:
         values = ", ".join(f"`{key}={values}`" for key, values in decoder.grid.items())
         lines.append(f"- **Sweep:** `run -m experiment={decoder.name}` tries {values}")
     for part in decoder.classes:
         docstring = (inspect.getdoc(part) or "").replace("\n", "\n    ")
-        lines.append(f'\n??? quote "{part.__module__.split(".")[0]}.{part.__name__}"\n\n    ```text\n    {docstring}\n    ```')
-    head, *rest = lines
-    return "\n\n".join([head, rest[0], "\n".join(rest[1:])])
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
+        name = f"{part.__module__.split('.')[0]}.{part.__name__}"
+        lines.append(f'\n??? quote "{name}"\n\n    ```text\n    {docstring}\n    ```')
+    return "\n".join(lines)
 
 
 def _linked(text: str) -> str:
