@@ -93,7 +93,8 @@ def sections() -> str:
 
 def _section(decoder: DecoderPage) -> str:
     lines = [
-        f"### {decoder.name} {{ #{decoder.name} }}\n\n{decoder.about}\n",
+        f"### {decoder.name} {{ #{decoder.name} }}\n",
+        f"- **A step commits:** {decoder.about}",
         f"- **Use:** `decoder={decoder.name}`" + (f" with `{decoder.settings}`" if decoder.settings else ""),
         f"- **Paper:** {_linked(decoder.paper)}",
     ]

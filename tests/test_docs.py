@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import call
 from hydra import compose, initialize_config_dir
 
@@ -48,17 +49,16 @@ def blocks(page: Path) -> list[Block]:
     return [Block(language, title or None, code) for language, title, code in found]
 
 
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; a broken link is an error."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """The site in a folder. Not with --quiet, which would hide warnings from --strict as well."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_site_has_every_decoder_and_needs_no_network(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    done = build(site)
     assert done.returncode == 0, done.stderr
-    return folder
-
-
-def test_the_site_has_every_decoder_and_needs_no_network(site: Path) -> None:
     page = (site / "decoders" / "index.html").read_text()
     for path in (CONF / "decoder").glob("*.yaml"):
         (name,) = re.findall(rf'<td><a href="#{path.stem}"><code>{path.stem}</code></a></td>', page)
@@ -68,6 +68,18 @@ def test_the_site_has_every_decoder_and_needs_no_network(site: Path) -> None:
     for html in [*site.glob("*.html"), *site.glob("*/index.html")]:
         loaded = re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?:)?//', html.read_text())
         assert not loaded, f"{html} loads something from the network"
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "caches.md#nowhere"])
+def test_a_broken_link_is_an_error(link: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# Start\n\n[link]({link})\n")
+    (tmp_path / "docs" / "caches.md").write_text("# Caches\n")
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    kept = {key: settings[key] for key in ("site_name", "strict", "validation")} | {"docs_dir": "docs"}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(kept))
+    done = build(tmp_path / "site", "--config-file", str(tmp_path / "mkdocs.yml"))
+    assert done.returncode == 1 and "nowhere" in done.stderr
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "decoder").glob("*.yaml")), ids=lambda path: path.stem)
