@@ -7,7 +7,7 @@ from decoders.credit import Credit
 from decoders.filters import BanEos, Temperature, TopK, TopP
 from decoders.generate import Generation, generate
 from decoders.history import DynamicThreshold, Klass, Prophet, RunningMean, SlowFast, WarmThreshold
-from decoders.learn2pd import Agreement, Learn2PD
+from decoders.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFilter
 from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.oracle import Oracle
 from decoders.remask import (
@@ -33,6 +33,7 @@ __all__ = [
     "Agreement",
     "BanEos",
     "BlockEos",
+    "BlockFilter",
     "ConfidenceDrop",
     "Contention",
     "Credit",
@@ -62,6 +63,7 @@ __all__ = [
     "Oracle",
     "OrderNoise",
     "OriginalProb",
+    "PositionFilter",
     "PositionPrior",
     "Prefix",
     "Prophet",

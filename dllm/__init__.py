@@ -1,7 +1,22 @@
 """Diffusion language models: wrappers over transformers backbones, K/V by canvas column, caches, training."""
 
+from dllm.cache import BlockCache, DelayedCache, SubBlockCache, WindowCache
+from dllm.causal import load_causal
 from dllm.load import load, save, shipped_models
 from dllm.model import DiffusionLM
+from dllm.recurrent import load_recurrent
 from dllm.spec import ModelSpec
 
-__all__ = ["DiffusionLM", "ModelSpec", "load", "save", "shipped_models"]
+__all__ = [
+    "BlockCache",
+    "DelayedCache",
+    "DiffusionLM",
+    "ModelSpec",
+    "SubBlockCache",
+    "WindowCache",
+    "load",
+    "load_causal",
+    "load_recurrent",
+    "save",
+    "shipped_models",
+]

@@ -35,7 +35,7 @@ class Autoregressive:
 
     def bind(self, model: Any, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int) -> Generator:
         check_causal("decoder=ar", model, cache, stop)
-        return CausalGenerator(model, self.decode)
+        return CausalGenerator(model, self.decode, is_baseline=True)
 
     def decode(self, model: CausalLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]) -> list[DecodedRow]:
         width = max(map(len, prompts))
@@ -100,10 +100,11 @@ class PromptLookup:
 
 @dataclass(frozen=True)
 class CausalGenerator:
-    """Serves requests with a causal LM, of fixed or of recurrent depth, and a loop for it."""
+    """Serves requests with a causal LM, of fixed or of recurrent depth, and a loop for it. is_baseline: see `Facts`."""
 
     model: CausalLM | RecurrentLM
     loop: Loop
+    is_baseline: bool = False
 
     def prompt_len(self, request: Request) -> int:
         if request.gen_len < 1:
@@ -122,7 +123,7 @@ class CausalGenerator:
         return [(generation, commit_steps(generation, self.model.eos_ids[0])) for generation in self(batch)]
 
     def describe(self) -> dict[str, object]:
-        return describe_model(self.model)
+        return {**describe_model(self.model), "is_baseline": self.is_baseline}
 
     def fingerprint(self) -> str:
         return fingerprint(self.model)

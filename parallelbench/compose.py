@@ -22,13 +22,15 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from parallelbench.curves import flatten
+from parallelbench.compat import public_paths
+from parallelbench.facts import flatten, knobs_of
 from parallelbench.generate import Generator, make_generator
 from parallelbench.processes import ALONE, Processes
 from parallelbench.record import Run, config_hash, writing
 from parallelbench.report import run_table
 from parallelbench.run import Job, execute, prepare, start
 from parallelbench.sinks import Sinks, publish
+from parallelbench.tasks.base import Published
 
 CONF = Path(__file__).parents[1] / "conf"  # by path: a folder `conf` of the user's must not shadow it
 WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for something else than text
@@ -142,7 +144,7 @@ def build_job(config: DictConfig) -> Job:
 def build_sinks(config: DictConfig) -> Sinks:
     """Where a config's numbers go beside the local files. Raises ValueError as build_job does."""
     with _in_one_sentence():
-        return instantiate(config.sink, _convert_="all")
+        return _made(config.sink)
 
 
 @contextmanager
@@ -191,10 +193,14 @@ def sentence(error: Exception) -> str:
 
 def build_part(config: Mapping[str, Any]) -> Any:
     """The object that a part of a stored config describes. Raises ValueError with one sentence."""
-    try:
-        return instantiate(OmegaConf.create(dict(config)), _convert_="all")
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(sentence(error)) from error
+    with _in_one_sentence():
+        return _made(OmegaConf.create(dict(config)))
+
+
+def _made(config: DictConfig) -> Any:
+    return instantiate(
+        public_paths(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)), _convert_="all"
+    )
 
 
 def build_generator(config: DictConfig) -> Generator:
@@ -205,9 +211,9 @@ def build_generator(config: DictConfig) -> Generator:
             raise ValueError(f"{key}={config[key]} is not a whole number")
     return make_generator(
         _model(OmegaConf.to_yaml(config.model, resolve=True)),
-        instantiate(config.decoder, _convert_="all"),
-        cache=instantiate(config.cache, _convert_="all"),
-        stop=instantiate(config.stop, _convert_="all"),
+        _made(config.decoder),
+        cache=_made(config.cache),
+        stop=_made(config.stop),
         block_len=config.block_length,
         seed=config.seed,
     )
@@ -216,16 +222,18 @@ def build_generator(config: DictConfig) -> Generator:
 def _build(config: DictConfig) -> Job:
     generator = build_generator(config)
     settings = {**_resolved(config), "out_dir": str(_folder(config))}
-    tasks = instantiate(config.suite, _convert_="all").build()
+    suite = _made(config.suite)
+    generation = suite.generation if isinstance(suite, Published) else ""
     return prepare(
         generator,
-        tasks,
+        suite.build(),
         limit=config.limit,
         seed=config.seed,
         batch_size=config.batch_size,
         gen_len=config.gen_length,
         config=settings,
         choices=_choices(),
+        facts={"generation": generation, "knobs": knobs_of(settings)},
         traces=config.traces,
     )
 
@@ -233,7 +241,7 @@ def _build(config: DictConfig) -> Job:
 @lru_cache(maxsize=1)
 def _model(config: str) -> Any:
     """The model of a config, kept for the next configs of a sweep: most of them share it."""
-    return instantiate(OmegaConf.create(config), _convert_="all")
+    return _made(cast(DictConfig, OmegaConf.create(config)))
 
 
 def _choices() -> dict[str, str]:
@@ -255,4 +263,4 @@ def _resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
     """All that tells one run from another: not where its numbers go, nor how many of its samples are traced, which may
     be asked of a run that is there already."""
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
-    return {key: value for key, value in resolved.items() if key not in ("sink", "traces")}
+    return {key: value for key, value in public_paths(resolved).items() if key not in ("sink", "traces")}

@@ -1,7 +1,8 @@
 """Which runs of a report belong to one curve, and what tells them apart: names from configs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from parallelbench.facts import flatten
 from parallelbench.record import Run
 
 
@@ -20,9 +21,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
             group = key.split(".")[0]
             choice = chosen.get(group)
             peers = [s for other, s in zip(choices, flat, strict=True) if other.get(group) == choice]
-            hidden = (
-                key in ("out_dir", "suite.tasks") or key.startswith(_knob_prefixes(run)) or key.endswith("_target_")
-            )
+            hidden = key in ("out_dir", "suite.tasks") or key in run.facts.knobs or key.endswith("_target_")
             if not hidden and not _is_usual(value, [peer.get(key) for peer in peers]):
                 parts.append(f"{key.split('.')[-1]}={value}")
         names.append(" ".join(parts))
@@ -62,15 +61,8 @@ def method(run: Run) -> str:
 
 
 def knobs(run: Run) -> dict[str, object]:
-    """The settings of the commit rule and of the revision, by their last names; of a decoder with a loop of its own,
-    all of them."""
-    settings = flatten(run.config).items()
-    chosen = {key: value for key, value in settings if key.startswith(_knob_prefixes(run))}
-    return {key.split(".")[-1]: value for key, value in chosen.items() if not key.endswith("_target_")}
-
-
-def _knob_prefixes(run: Run) -> tuple[str, ...]:
-    return ("decoder.rule.", "decoder.revise.") if "rule" in run.config["decoder"] else ("decoder.",)
+    """A run's knobs by their last names."""
+    return {key.split(".")[-1]: value for key, value in run.facts.knobs.items()}
 
 
 def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:
@@ -92,17 +84,3 @@ def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
         dropped = {f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items()}
         curves.append(" ".join(part for part in name.split() if part not in dropped))
     return curves
-
-
-def flatten(config: object, prefix: str = "") -> dict[str, object]:
-    """The values of nested settings by their dotted names."""
-    if isinstance(config, Mapping):
-        items = config.items()
-    elif isinstance(config, list) and any(isinstance(item, Mapping) for item in config):
-        items = enumerate(config)
-    else:
-        return {prefix.rstrip("."): config}
-    flat: dict[str, object] = {}
-    for key, value in items:
-        flat |= flatten(value, f"{prefix}{key}.")
-    return flat

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from decoders import Decoder, Generation, StopRule, decode
+from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule, decode
 from decoders.generate import LanguageModel, describe, encode
 from decoders.loop import OnStep, check_parts
 from decoders.state import check_lengths
@@ -33,8 +33,8 @@ class Request:
 
 @runtime_checkable
 class Generator(Protocol):
-    """Requests of one batch to generations in the same order. `describe` is what a record says of it (JSON
-    values)."""
+    """Requests of one batch to generations in the same order. `describe` is what a record says of it (JSON values):
+    model, device, and where they are true is_baseline and fixed_number of `Facts`."""
 
     def prompt_len(self, request: Request) -> int:
         """Tokens of the rendered prompt. Raises ValueError when the request cannot be served."""
@@ -122,7 +122,13 @@ class DiffusionGenerator:
         return list(zip(self._decode(batch, max_steps=None, on_step=recorder), recorder.rows, strict=True))
 
     def describe(self) -> dict[str, object]:
-        return describe_model(self.model)
+        decoder = self.decoder
+        is_plain = not (decoder.transforms or decoder.rescore or decoder.revise or decoder.soft or decoder.temperature)
+        return {
+            **describe_model(self.model),
+            "is_baseline": is_plain and decoder.rule == FixedK(1) and decoder.confidence == "prob",
+            "fixed_number": type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin),
+        }
 
     def fingerprint(self) -> str:
         return fingerprint(self.model, self.decoder.identity)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parallelbench.analyze.pbx import LEGEND, OFFICIAL, not_comparable, score_sweeps
+from parallelbench.analyze.pbx import LEGEND, not_comparable, score_sweeps
 from parallelbench.curves import curve_names, run_names
 from parallelbench.frontier import LEVELS as QUALITY
 from parallelbench.frontier import speed_at
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> str:
     published, conflicts = _published(csvs, boards, options["generation"] or None)
     tables: dict[str, list[Row]] = {}
     for group in comparable(runs, across_models=True):
-        generation = OFFICIAL.get(group[0].config["suite"]["_target_"], "")
+        generation = group[0].facts.generation
         beside = [] if not generation or not_comparable(group, generation) else published.get(generation, [])
         tables[samples_name(group[0])] = [*_rows(group, generation or "v2"), *beside]
     shown = {id(row) for rows in tables.values() for row in rows}

@@ -20,6 +20,9 @@ from typing import Any, TextIO
 
 import yaml
 
+from parallelbench.compat import first_paths, public_paths, unstated_facts
+from parallelbench.facts import Facts
+
 SCHEMA = 1
 CONFIG, RUN, SAMPLES, SHARD = "config.yaml", "run.json", "samples.jsonl", "samples.{}.jsonl"
 LOCK = "writer.tmp"
@@ -66,10 +69,17 @@ class Run:
     info: dict[str, Any]
     records: list[Record]
 
+    @property
+    def facts(self) -> Facts:
+        if "knobs" not in self.info:
+            return unstated_facts(self.config)
+        is_baseline, fixed_number = (self.info.get(key, False) for key in ("is_baseline", "fixed_number"))
+        return Facts(is_baseline, fixed_number, self.info["generation"], self.info["knobs"])
+
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Identity of a run: its resolved config without where it is written."""
-    kept = {key: value for key, value in config.items() if key != "out_dir"}
+    """Identity of a run: its resolved config without where it is written, whatever its classes are called now."""
+    kept = {key: value for key, value in first_paths(config).items() if key != "out_dir"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -88,7 +98,7 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False))
         return []
-    written = _read_yaml(folder / CONFIG)
+    written = _read_config(folder)
     if config_hash(written) != config_hash(config):
         key, old, new = _first_difference(written, config)
         raise ValueError(f"{folder} holds a run with {key}={old}, not {new}; choose another out_dir or delete that one")
@@ -179,7 +189,7 @@ def read_run(folder: Path) -> Run:
     for name in (CONFIG, RUN):
         if not (folder / name).exists():
             raise ValueError(f"{folder} is not a run directory: it has no {name}")
-    info, config = _read_json(folder / RUN), _read_yaml(folder / CONFIG)
+    info, config = _read_json(folder / RUN), _read_config(folder)
     schema = info.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise ValueError(f"{folder / RUN} has schema {schema}, this version reads {SCHEMA}; update it to read that run")
@@ -289,14 +299,15 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: st
     return "config", "another", "this one"
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
     try:
         content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML; restore it or choose another out_dir") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no config; restore it or choose another out_dir")
-    return content
+    return public_paths(content)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

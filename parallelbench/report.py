@@ -20,7 +20,6 @@ MAX_BARS = 8
 MAX_MODELS = 3  # that a title names
 MAX_CURVES = 6  # more are drawn in a panel each
 REFERENCE = "threshold"  # the curve that others are compared with
-AUTOREGRESSIVE = "parallelbench.autoregressive.Autoregressive"
 CACHE_PLOT = "![quality against columns recomputed](quality_columns.png)\n\n"
 TASK_PLOTS = """![score per task](tasks.png)
 
@@ -299,11 +298,7 @@ def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
     lengths, if there is one."""
     same = ("model", "cache", "stop", "gen_length", "block_length")
     for other in runs:
-        decoder = other.config["decoder"]
-        by_confidence = decoder.get("rule", {}).get("k") == 1 and decoder.get("confidence", "prob") == "prob"
-        is_one = by_confidence or decoder["_target_"] == AUTOREGRESSIVE
-        is_plain = not any(decoder.get(part) for part in ("transforms", "rescore", "revise", "soft", "temperature"))
-        if is_one and is_plain and all(other.config[key] == run.config[key] for key in same):
+        if other.facts.is_baseline and all(other.config[key] == run.config[key] for key in same):
             return other
     return None
 

@@ -3,10 +3,11 @@
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tqdm import tqdm
@@ -37,7 +38,8 @@ from parallelbench.tasks.base import ManyAnswers
 @dataclass(frozen=True)
 class Job:
     """A checked run, ready to start: nothing has been written or decoded yet. gen_len: tokens to decode, None for each
-    sample's own budget. choices: names for reports, by config group. traced: ids of the samples to be traced."""
+    sample's own budget. choices: names for reports, by config group. facts: generation and knobs of `Facts`, if
+    they are known. traced: ids of the samples to be traced."""
 
     generator: Generator
     tasks: Sequence[Task]
@@ -46,6 +48,7 @@ class Job:
     choices: Mapping[str, str]
     folder: Path
     gen_len: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
     traced: Set[str] = frozenset()
 
     def request(self, sample: Sample) -> Request:
@@ -62,6 +65,7 @@ def prepare(
     gen_len: int | None,
     config: Mapping[str, Any],
     choices: Mapping[str, str],
+    facts: Mapping[str, Any] = MappingProxyType({}),
     traces: int = 0,
 ) -> Job:
     """Draws the samples and sorts them into batches, by task and then by prompt length. traces: how many samples of a
@@ -81,7 +85,7 @@ def prepare(
         traced |= {sample.id for sample in samples[:traces]}
         samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
-    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len, traced)
+    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len, facts, traced)
 
 
 def _request(sample: Sample, gen_len: int | None) -> Request:
@@ -105,6 +109,7 @@ def start(job: Job, num_processes: int = 1) -> set[str]:
             "processes": max(num_processes, before.get("processes", 1)),  # the most at once: they share the machine
             **provenance(),
             **job.generator.describe(),
+            **job.facts,
         }
         write_info(job.folder, info)
     return known

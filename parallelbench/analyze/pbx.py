@@ -19,8 +19,6 @@ from parallelbench.sweep_scores import LEVELS, area, aup, pareto, pbx
 
 USAGE = "[RUN ...] [csv=FILE] [leaderboard=FILE] [generation=v1] [out_dir=DIR]   PBx, AUP, Pareto front of sweeps"
 
-FIXED_NUMBER = tuple(f"decoders.{rule}" for rule in ("FixedK", "Schedule", "DreamSchedule", "DreamOrigin"))
-OFFICIAL = {"parallelbench.tasks.official.OfficialSuite": "v1", "parallelbench.tasks.official.OfficialV2Suite": "v2"}
 NUM_PUBLISHED_TASKS = 17
 LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
@@ -51,7 +49,7 @@ def main(arguments: Sequence[str]) -> str:
         raise ValueError("nothing to score; name run directories, csv=FILE or leaderboard=FILE")
     runs = [read_run(folder) for folder in find_runs(paths)]
     alone = bool(runs) and not (csvs or boards)
-    given = options["generation"] or (OFFICIAL.get(_suite(runs[0]), "v2") if alone else None)
+    given = options["generation"] or (runs[0].facts.generation or "v2" if alone else None)
     published = read_tables(csvs, boards, given)
     generation, curves, official = published.generation, published.curves, published.leaderboard
     resampled = means(pair(runs)) if runs else None
@@ -97,8 +95,7 @@ def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Mean
     best = resampled.score.max(1)  # of any run, in each resample
     sweeps = {}
     for name, at in _groups(strategies).items():
-        rule = runs[at[0]].config["decoder"].get("rule", {}).get("_target_")
-        discrete = generation == "v2" and rule in FIXED_NUMBER
+        discrete = generation == "v2" and runs[at[0]].facts.fixed_number
         score, tps, tpf = resampled.score[:, at], resampled.tps[:, at], resampled.tpf[:, at]
 
         def levels(speed: np.ndarray, score: np.ndarray = score, discrete: bool = discrete) -> dict[int, Value]:
@@ -131,15 +128,11 @@ def _curves(strategies: Sequence[str], speed: np.ndarray, score: np.ndarray) -> 
     return {name: (speed[0, at], score[0, at]) for name, at in _groups(strategies).items()}
 
 
-def _suite(run: Run) -> str:
-    return run.config["suite"]["_target_"]
-
-
 def not_comparable(runs: Sequence[Run], generation: str) -> str:
     """Why runs may not stand beside the generation's published numbers; nothing where they may."""
     suite, tasks = runs[0].info["choices"]["suite"], {record.task for record in runs[0].records}
-    data = OFFICIAL.get(_suite(runs[0]))
-    if data is None:
+    data = runs[0].facts.generation
+    if not data:
         return f"suite={suite} is not ParallelBench's data"
     if data != generation:
         return f"suite={suite} is {data} data, the numbers are {generation}'s"

@@ -19,7 +19,7 @@ import vl_convert
 
 from parallelbench.analyze.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.analyze.pbx import LEGEND as SWEEP_LEGEND
-from parallelbench.analyze.pbx import OFFICIAL, score_sweeps
+from parallelbench.analyze.pbx import score_sweeps
 from parallelbench.curves import curve_names, shown_knobs
 from parallelbench.metrics import ALL, Value, resample_counts
 from parallelbench.page.viewer import viewer_data
@@ -145,8 +145,7 @@ def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:
     runs, curves, places = (list(column) for column in zip(*members, strict=True))
     if len(set(curves)) == len(curves):
         return []
-    generation = OFFICIAL.get(runs[0].config["suite"]["_target_"], "v2")
-    sweeps = score_sweeps(runs, curves, means(pair(runs)), generation)
+    sweeps = score_sweeps(runs, curves, means(pair(runs)), runs[0].facts.generation or "v2")
     return [
         {
             "curve": curve,

@@ -9,7 +9,7 @@ leaderboard plot; our content-aware score is `score_corrected`. Token budgets ar
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from parallelbench.grammar import grammar_backend
 from parallelbench.tasks.base import Sample, Task
@@ -100,6 +100,8 @@ class OfficialSuite:
     """The v1 tasks of a folder: 17, with 1,708 rows, unless `tasks` names others (`waiting_line_n15`
     for a folder's tasks, `words_to_sentence/easy_n3` for one). grammar, bertscore: as in Suite, for the text tasks."""
 
+    generation: ClassVar[str] = "v1"
+
     data_dir: str | None
     tasks: Sequence[str] = tuple(TASKS)
     grammar: str = "harper"
@@ -123,6 +125,8 @@ class OfficialV2Suite:
     prompts), but for the tasks' names and the stop strings, at which an answer is cut. Checked with made-up rows in
     the published layout alone: the data were not at hand, so neither prompts nor the hub's rows are verified.
     """
+
+    generation: ClassVar[str] = "v2"
 
     data_dir: str = HUB
     tasks: Sequence[str] = tuple(TASKS_V2)
