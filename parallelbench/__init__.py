@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC = {
-    "parallelbench.autoregressive": ("Autoregressive", "PromptLookup"),
-    "parallelbench.mixture": ("TaskMixture",),
-    "parallelbench.recurrent": ("DiffusionForcing",),
-    "parallelbench.sinks": ("TensorBoard", "Wandb"),
+    "parallelbench.methods.autoregressive": ("Autoregressive", "PromptLookup"),
+    "parallelbench.training.mixture": ("TaskMixture",),
+    "parallelbench.methods.diffusion_forcing": ("DiffusionForcing",),
+    "parallelbench.report.sinks": ("TensorBoard", "Wandb"),
     "parallelbench.tasks": ("Suite",),
-    "parallelbench.tasks.coding": ("HumanEval", "Mbpp"),
+    "parallelbench.tasks.code.tasks": ("HumanEval", "Mbpp"),
     "parallelbench.tasks.mathematics": ("Gsm8k", "Math"),
-    "parallelbench.tasks.official": ("OfficialSuite", "OfficialV2Suite"),
+    "parallelbench.tasks.official.suite": ("OfficialSuite", "OfficialV2Suite"),
 }
 _HOMES = {name: module for module, names in PUBLIC.items() for name in names}
 

@@ -5,8 +5,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import hydra
@@ -16,9 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
-from parallelbench import leaderboard, recommend, trace
-from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.compose import (
+from parallelbench.records.record import find_runs, read_run, readable_runs, writing
+from parallelbench.report import leaderboard, recommend
+from parallelbench.report import trace_view as trace
+from parallelbench.report.options import split_options
+from parallelbench.report.report import run_table, write_report
+from parallelbench.report.sinks import publish_sweep
+from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.run.job import rescore
+from parallelbench.run.processes import Processes, join
+from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.tasks.text.grammar import BACKENDS
+from parallelbench.wiring.config import (
     CONF,
     GROUPS,
     Outcome,
@@ -28,17 +39,15 @@ from parallelbench.compose import (
     decode_config,
     sentence,
 )
-from parallelbench.generate import DiffusionGenerator
-from parallelbench.grammar import BACKENDS
-from parallelbench.launcher import register
-from parallelbench.options import split_options
-from parallelbench.processes import Processes, join
-from parallelbench.record import find_runs, read_run, readable_runs, writing
-from parallelbench.report import run_table, write_report
-from parallelbench.run import rescore
-from parallelbench.sinks import publish_sweep
-from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.wiring.launcher import register
 
+ANALYSES = {  # what `analyze NAME` runs: modules with USAGE (one line) and main(arguments), which returns what to print
+    "theory": "theory",
+    "frontier": "best_possible",
+    "pbx": "pbx",
+    "compare": "compare",
+    "oracle": "best_knob",
+}
 USAGE = "\n".join(
     (
         "python -m parallelbench COMMAND",
@@ -157,6 +166,13 @@ def report(arguments: Sequence[str]) -> None:
     print(out_dir)
 
 
+def analysis(name: str) -> ModuleType:
+    """The module of an analysis. Raises ValueError for an unknown name."""
+    if name not in ANALYSES:
+        raise ValueError(f"unknown analysis {name!r}; choose among {', '.join(ANALYSES)}")
+    return import_module(f"parallelbench.report.{ANALYSES[name]}")
+
+
 def analyze(arguments: Sequence[str]) -> None:
     if not arguments:
         for name in ANALYSES:
@@ -183,7 +199,7 @@ def score(arguments: Sequence[str]) -> None:
 
 def lm_eval(arguments: Sequence[str]) -> None:
     try:
-        from parallelbench import harness
+        from parallelbench.wiring import lm_eval as harness
     except ImportError as error:
         raise ValueError(
             f"lm_eval needs lm-evaluation-harness ({error}); pip install 'dllm-parallelbench[eval]'"

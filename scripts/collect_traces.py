@@ -14,7 +14,7 @@ from tqdm import trange
 
 from decoders.loop import ONE_TOKEN, decode
 from decoders.traces import Recorder, open_traces, read_references, shard_path, step_bytes, write_shard
-from parallelbench.generate import DiffusionGenerator
+from parallelbench.run.generator import DiffusionGenerator
 
 
 def collect(config: DictConfig) -> Path:

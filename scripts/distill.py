@@ -21,12 +21,12 @@ from dllm.load import save
 from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
-from parallelbench.generate import DiffusionGenerator
-from parallelbench.processes import Processes, join
-from parallelbench.record import Run, provenance, writing
-from parallelbench.run import execute, prepare, start
-from parallelbench.sinks import Logs
-from parallelbench.trajectories import correct_trajectories, train_tasks
+from parallelbench.records.record import Run, provenance, writing
+from parallelbench.report.sinks import Logs
+from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.run.job import execute, prepare, start
+from parallelbench.run.processes import Processes, join
+from parallelbench.training.trajectories import correct_trajectories, train_tasks
 
 TRAJECTORY_KEYS = ("model", "decoder", "cache", "stop", "suite", "limit", "data_seed", "gen_length", "block_length")
 

@@ -18,10 +18,10 @@ from dllm.load import load, save
 from dllm.recurrent import RecurrentLM, save_recurrent
 from dllm.training.fit import fit, join
 from dllm.training.tokenizer import build_tokenizer
-from parallelbench.mixture import SCAFFOLD, phrases
-from parallelbench.record import provenance
-from parallelbench.sinks import Logs
+from parallelbench.records.record import provenance
+from parallelbench.report.sinks import Logs
 from parallelbench.tasks.base import TRAIN_SEED_MIN
+from parallelbench.training.mixture import SCAFFOLD, phrases
 
 
 @hydra.main(version_base=None, config_path="pkg://conf", config_name="train")

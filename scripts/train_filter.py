@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from decoders.learn2pd import save_filter
 from decoders.traces import read_traces
 from dllm.training.fit import fit
-from parallelbench.record import provenance
-from parallelbench.sinks import Logs
+from parallelbench.records.record import provenance
+from parallelbench.report.sinks import Logs
 
 CUT = 0.9  # the authors watch the rate of false acceptances here
 

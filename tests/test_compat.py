@@ -12,10 +12,10 @@ from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
 from decoders import NO_CACHE, Decoder, StrictEos
-from parallelbench.compat import FIRST, MOVED, first_paths, public_paths, unstated_facts
-from parallelbench.compose import CONF
-from parallelbench.generate import DiffusionGenerator
-from parallelbench.record import config_hash, read_run
+from parallelbench.records.compat import FIRST, MOVED, first_paths, public_paths, unstated_facts
+from parallelbench.records.record import config_hash, read_run
+from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.wiring.config import CONF
 
 EARLIER = Path(__file__).parent / "earlier"
 COMMANDS = {

@@ -14,13 +14,14 @@ import pytest
 import torch
 from conftest import SMALL, samples
 
-from parallelbench import compose, processes
-from parallelbench.generate import Generator
-from parallelbench.processes import Processes
-from parallelbench.record import Record, append_records, read_run, rewrite_records
-from parallelbench.report import run_table
-from parallelbench.run import Job, share, start
+from parallelbench.records.record import Record, append_records, read_run, rewrite_records
+from parallelbench.report.report import run_table
+from parallelbench.run import processes
+from parallelbench.run.generator import Generator
+from parallelbench.run.job import Job, share, start
+from parallelbench.run.processes import Processes
 from parallelbench.tasks import Sample
+from parallelbench.wiring import config as compose
 
 ROOT = Path(__file__).parent.parent
 

@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = ["dllm", "decoders", "parallelbench", "scripts"]
 FILES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]
-WIRING = ["parallelbench/__main__.py", "parallelbench/compose.py", "parallelbench/launcher.py", "scripts/"]
-HOMES = {"hydra": WIRING, "matplotlib": ["parallelbench/plots.py"]}
+WIRING = ["parallelbench/__main__.py", "parallelbench/wiring/config.py", "parallelbench/wiring/launcher.py", "scripts/"]
+HOMES = {"hydra": WIRING, "matplotlib": ["parallelbench/report/plots.py"]}
 
 
 def imports(path: Path) -> set[str]:

@@ -13,13 +13,13 @@ from axe_playwright_python.sync_playwright import Axe
 from conftest import SMALL
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from parallelbench.analyze.compare import compare
-from parallelbench.curves import run_names
-from parallelbench.generate import watch_memory
-from parallelbench.metrics import ALL, aggregate
-from parallelbench.page import page_data, write_page
-from parallelbench.paired import pair
-from parallelbench.record import Record, Run, readable_runs
+from parallelbench.records.record import Record, Run, readable_runs
+from parallelbench.report.compare import compare
+from parallelbench.report.page import page_data, write_page
+from parallelbench.run.generator import watch_memory
+from parallelbench.stats.curves import run_names
+from parallelbench.stats.metrics import ALL, aggregate
+from parallelbench.stats.paired import pair
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
@@ -335,7 +335,7 @@ def test_answers_that_would_fill_the_page_are_left_out(monkeypatch: pytest.Monke
     runs = [make_run("credit", 0.5, "none", TASKS, 10, seed=0)]
     metrics = {name: aggregate(run.records) for name, run in zip(run_names(runs), runs, strict=True)}
     for budget, there in ((10_000, True), (100, False)):
-        monkeypatch.setattr("parallelbench.page.MAX_TEXTS", budget)
+        monkeypatch.setattr("parallelbench.report.page.MAX_TEXTS", budget)
         data = json.loads(json.dumps(page_data(runs, metrics, str)))
         assert bool(data["runs"][0]["texts"]) == bool(data["sets"][0]["questions"]) == there
         assert data["runs"][0]["samples"] and data["sweeps"] == []

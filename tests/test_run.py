@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, samples
 
-from parallelbench.record import read_run
+from parallelbench.records.record import read_run
 
 METRICS = {"score", "score_strict", "nfe", "tpf", "queried", "tokens_per_s", "latency_s"}
 

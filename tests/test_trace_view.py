@@ -18,11 +18,20 @@ from test_page import CHROMIUM, FLAGS, page_of
 from decoders import NO_CACHE, Decoder, FixedK, Never, StrictEos, TokenEdit, decode
 from decoders.remask import RunningConfidence, WideIn, Wino
 from decoders.schedules import MaskGit
-from parallelbench import run as run_module
 from parallelbench.__main__ import main
-from parallelbench.page import viewer
-from parallelbench.record import read_run
-from parallelbench.steps import MAX_OPEN, StepRecorder, Trace, expected, is_of, merge_traces, read_traces, replay
+from parallelbench.records.record import read_run
+from parallelbench.records.trace import (
+    MAX_OPEN,
+    StepRecorder,
+    Trace,
+    expected,
+    is_of,
+    merge_traces,
+    read_traces,
+    replay,
+)
+from parallelbench.report.page import viewer
+from parallelbench.run import job as run_module
 from parallelbench.tasks import Sample
 from parallelbench.tasks.base import common
 from parallelbench.tasks.puzzles import LatinSquare

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, samples
 
-from parallelbench.record import LOCK, read_run, writing
+from parallelbench.records.record import LOCK, read_run, writing
 
 ROOT = Path(__file__).parent.parent
 RUNS, RECORDS = 3, 40
 WRITER = """
 import os, random, sys, time
 from pathlib import Path
-from parallelbench.record import *
-from parallelbench.record import writing
+from parallelbench.records.record import *
+from parallelbench.records.record import writing
 
 def record(i):
     text = f"written by {os.getpid()} " + "x" * 5000  # more than a pipe or a page takes at once
@@ -103,7 +103,7 @@ def test_whatever_is_killed_each_record_is_there_once_as_it_was_written(tmp_path
             assert pid is None or record.completion.startswith(f"written by {pid} ")
 
 
-HOLDER = "import sys, time; from pathlib import Path; from parallelbench.record import writing\n"
+HOLDER = "import sys, time; from pathlib import Path; from parallelbench.records.record import writing\n"
 HOLDER += "with writing(Path(sys.argv[1])): print('held', flush=True); time.sleep(300)"
 
 

@@ -1,0 +1,103 @@
+"""Scores of a sweep: what one decoder's curve of quality against speed is worth, in one number.
+
+A curve is a run (one knob setting) per point: `speed` in tokens per forward and `score` in percent, both `[points]`,
+in any order. PBx is ParallelBench's (arXiv 2510.04767, the leaderboard's rules), AUP is d3LLM's (arXiv 2601.07568); the
+oracle is ParallelBench's Figure 7.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom, permutation_test
+
+from parallelbench.stats.speed_at_quality import speed_at
+
+LEVELS = (80, 75, 70)  # per cent, the leaderboard's
+AUP_ALPHA, AUP_DROP = 3.0, 5.0
+NUM_FLIPS = 9999
+
+
+def merged(speed: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The curve in order of speed, the best score alone where speeds are equal (to nine decimals)."""
+    order = np.lexsort((score, speed.round(9)))
+    last = np.append(np.diff(speed[order].round(9)) > 0, True)
+    return speed[order][last], score[order][last]
+
+
+def pbx(speed: np.ndarray, score: np.ndarray, level: int | float, discrete: bool = False) -> float:
+    """The largest speed with a score of at least `level`, 0.0 where there is none.
+
+    The score is linear between points, or known at the points only (`discrete`), as the leaderboard takes a fixed
+    number of tokens per step.
+    """
+    if discrete:
+        return float(speed[score >= level].max(initial=0.0))
+    return float(np.nan_to_num(speed_at(*merged(speed, score), level)))
+
+
+def aup(speed: np.ndarray, score: np.ndarray, best: float) -> float:
+    """Accuracy under parallelism: the area under the score (per cent) over speed, from 0 at the slowest point's score,
+    where points worse than `best`, the best score of any method, count less and points more than five points below the
+    slowest are left out."""
+    speed, score = merged(speed, score)
+    kept = score >= score[0] - AUP_DROP
+    x, y = speed[kept], score[kept]
+    weighted = y * np.exp(np.minimum(AUP_ALPHA * (y / best - 1), 0)) if best > 0 else y
+    return float(x[0] * y[0] + np.trapezoid(weighted, x))
+
+
+def pareto(speed: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Places of the points that no other point beats in one of speed and score and equals in the other, by speed."""
+    order = np.lexsort((-score, -speed))  # from the fastest, the best of equals first
+    beaten_by = np.concatenate([[-np.inf], np.maximum.accumulate(score[order])[:-1]])
+    same = np.concatenate([[False], (np.diff(speed[order]) == 0) & (np.diff(score[order]) == 0)])
+    on = score[order] > beaten_by
+    for i in np.flatnonzero(same):  # equal points are on the front together
+        on[i] = on[i - 1]
+    return order[on][::-1]
+
+
+def area(speed: np.ndarray, score: np.ndarray) -> float:
+    """The area under the Pareto front from (0, 0): at each speed the best score of a point at least as fast
+    (hypervolume), in per cent times tokens per forward."""
+    front = pareto(speed, score)
+    return float((np.diff(speed[front], prepend=0.0) * score[front]).sum())
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Which run an oracle takes for each sample, and what it gets; all `[samples]`."""
+
+    run: np.ndarray
+    score: np.ndarray
+    nfe: np.ndarray
+
+
+def oracle(score: np.ndarray, nfe: np.ndarray) -> Oracle:
+    """Per sample the run with the fewest forwards among those that reach the sample's best score; the first such run.
+    score, nfe: `[runs, samples]`."""
+    run = np.where(score == score.max(0), nfe, np.inf).argmin(0)
+    samples = np.arange(score.shape[1])
+    return Oracle(run, score[run, samples], nfe[run, samples])
+
+
+def sign_flip_p(differences: np.ndarray) -> float:
+    """Two-sided p-value of a paired permutation test that differences are as likely up as down, 1.0 where all are
+    zero. Exact where all differences are of one size (McNemar's exact test) or at most 13 samples differ, else from
+    9,999 random flips."""
+    moved = differences[differences != 0]
+    if len(moved) < 2:
+        return 1.0  # one sample that differs is as likely up as down
+    if (np.abs(moved) == np.abs(moved[0])).all():
+        ups = int((moved > 0).sum())
+        return float(min(1.0, 2 * binom.cdf(min(ups, len(moved) - ups), len(moved), 0.5)))
+    test = permutation_test(
+        (moved,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=NUM_FLIPS,
+        vectorized=True,
+        batch=256,
+        rng=np.random.default_rng(0),
+    )
+    return float(test.pvalue)

@@ -1,0 +1,1 @@
+"""Training data from the benchmark's own tasks and runs."""
