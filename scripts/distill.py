@@ -8,7 +8,6 @@ layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weig
 
 import json
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +20,12 @@ from dllm.load import save
 from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
-from parallelbench.records.record import Run, provenance, writing
+from parallelbench.records.record import Run, provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.run.generator import DiffusionGenerator
-from parallelbench.run.job import execute, prepare, start
+from parallelbench.run.job import prepare
 from parallelbench.run.processes import Processes, join
+from parallelbench.run.resume import open_job
 from parallelbench.training.trajectories import correct_trajectories, train_tasks
 
 TRAJECTORY_KEYS = ("model", "decoder", "cache", "stop", "suite", "limit", "data_seed", "gen_length", "block_length")
@@ -112,13 +112,8 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: P
         },
         choices={},
     )
-    with ExitStack() as until_done:
-
-        def begin() -> set[str]:
-            until_done.enter_context(writing(job.folder))
-            return start(job, processes.count)
-
-        return execute(job, processes.in_main(begin), processes)
+    with open_job(job, processes) as opened:
+        return opened.decode()
 
 
 if __name__ == "__main__":

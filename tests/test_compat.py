@@ -15,7 +15,7 @@ from decoders import NO_CACHE, Decoder, StrictEos
 from parallelbench.records.compat import FIRST, MOVED, first_paths, public_paths, unstated_facts
 from parallelbench.records.record import config_hash, read_run
 from parallelbench.run.generator import DiffusionGenerator
-from parallelbench.wiring.config import CONF
+from parallelbench.wiring.conf import CONF
 
 EARLIER = Path(__file__).parent / "earlier"
 COMMANDS = {

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from parallelbench.records.record import Record, Run, readable_runs
 from parallelbench.report.compare import compare
 from parallelbench.report.page import page_data, write_page
-from parallelbench.run.generator import watch_memory
+from parallelbench.run.measure import watch_memory
 from parallelbench.stats.curves import run_names
 from parallelbench.stats.metrics import ALL, aggregate
 from parallelbench.stats.paired import pair

@@ -43,10 +43,10 @@ for name in names:
             write_info(folder, info)
             missing = [i for i in range(RECORDS) if str(i) not in known]
             for i in missing:
-                append_records(folder, [record(i)], rng.choice([None, 0, 1]))
+                SAMPLES.append(folder, [record(i)], rng.choice([None, 0, 1]))
                 print("kept", name, i, os.getpid(), flush=True)
                 time.sleep(0.01)  # so that kills hit somebody at work
-            rewrite_records(folder, read_run(folder).records)
+            SAMPLES.rewrite(folder, read_run(folder).records)
             write_info(folder, {**info, "status": "done"})
     except ValueError as error:
         print("refused", error, flush=True)

@@ -22,8 +22,9 @@ from decoders.state import NEVER
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM
 from dllm.recurrent import RecurrentLM
-from parallelbench.records.trace import Step, commit_steps
+from parallelbench.records.trace import Step
 from parallelbench.run.generator import Generator, Request, describe_model, fingerprint, fitting_prompt_len
+from parallelbench.run.recorder import commit_steps
 
 Loop = Callable[[Any, Sequence[Sequence[int]], Sequence[int]], list[DecodedRow]]
 """Model, prompts and each one's budget of tokens to decoded rows."""

@@ -1,8 +1,4 @@
-"""A run on disk: config.yaml, run.json and samples.jsonl in one directory. Everything else reads these files.
-
-While several processes decode it, each appends to a shard of its own, samples.<rank>.jsonl. Readers take the shards for
-a part of samples.jsonl, each sample once, so it does not matter when a run is killed.
-"""
+"""A run on disk: config.yaml, run.json and samples.jsonl in one directory. Everything else reads these files."""
 
 import fcntl
 import hashlib
@@ -22,12 +18,14 @@ import yaml
 
 from parallelbench.records.compat import first_paths, public_paths, unstated_facts
 from parallelbench.records.facts import Facts
+from parallelbench.records.shards import Shards, replace_file
 
 SCHEMA = 1
-CONFIG, RUN, SAMPLES, SHARD = "config.yaml", "run.json", "samples.jsonl", "samples.{}.jsonl"
+CONFIG, RUN = "config.yaml", "run.json"
 LOCK = "writer.tmp"
 INFO_KEYS = ("status", "config_hash", "choices", "model", "device")  # what every reader counts on
 CONFIG_KEYS = ("decoder", "suite", "batch_size")
+NEVER = -1  # of committed_at: no forward did
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Record:
 
     prompt: the user's text; data, target: what the scorer needs. num_tokens: decoded tokens before EOS (those of
     token_ids that were not given). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each
-    response column, -1 for none. latency_s: wall seconds of its batch, which held batch_size samples and is named by
+    response column, NEVER for none. latency_s: wall seconds of its batch, which held batch_size samples and is named by
     its first.
     """
 
@@ -58,6 +56,14 @@ class Record:
     latency_s: float
     batch_size: int
     batch: str
+
+
+SAMPLES = Shards(
+    "samples",
+    dump=lambda record: json.dumps(asdict(record), ensure_ascii=False),
+    load=lambda values: Record(**values),
+    what=("a record", "restore the file or delete it"),
+)
 
 
 @dataclass(frozen=True)
@@ -108,12 +114,9 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
             f"{folder} holds results of other weights or task versions ({info['identity']}, now {dict(identity)}); "
             "choose another out_dir or delete that one"
         )
-    records, cut_off = _read_samples(folder)
-    if cut_off and info.get("status") == "done":
+    if info.get("status") == "done" and (cut_off := SAMPLES.read(folder)[1]):
         raise ValueError(cut_off[0])
-    if cut_off or _shards(folder):
-        rewrite_records(folder, records)
-    return records
+    return SAMPLES.merge(folder)
 
 
 @contextmanager
@@ -158,30 +161,9 @@ def _locked(path: Path) -> TextIO:
         file.close()  # its holder has just removed it
 
 
-def append_records(folder: Path, records: Sequence[Record], shard: int | None = None) -> None:
-    """Appends whole lines, to a shard where several processes write, and waits until they are on disk."""
-    path = folder / (SAMPLES if shard is None else SHARD.format(shard))
-    text = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
-    with open(path, "ab", buffering=0) as file:
-        file.write(text.encode())
-        os.fsync(file.fileno())
-
-
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:
     """Rewrites run.json atomically."""
     replace_file(folder / RUN, json.dumps(info, indent=2) + "\n")
-
-
-def rewrite_records(folder: Path, records: Sequence[Record]) -> None:
-    """Rewrites samples.jsonl atomically with all records of the run; then the shards may go."""
-    replace_file(folder / SAMPLES, "".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in records))
-    for shard in _shards(folder):
-        shard.unlink()
-
-
-def count_records(folder: Path) -> int:
-    """Lines that all processes have written so far."""
-    return sum(path.read_bytes().count(b"\n") for path in (folder / SAMPLES, *_shards(folder)) if path.exists())
 
 
 def read_run(folder: Path) -> Run:
@@ -197,10 +179,10 @@ def read_run(folder: Path) -> Run:
     if schema != SCHEMA or missing:
         what = f"nothing says its {missing[0]}" if schema == SCHEMA else f"{RUN} has schema {schema}, not {SCHEMA}"
         raise ValueError(f"{folder} holds no run of this package ({what}); leave it out")
-    records, cut_off = _read_samples(folder)
+    records, cut_off = SAMPLES.read(folder)
     if cut_off:
         raise ValueError(cut_off[0])
-    return Run(folder, config, info, records)
+    return Run(folder, config, info, list(records.values()))
 
 
 def read_info(folder: Path) -> dict[str, Any]:
@@ -227,7 +209,11 @@ def readable_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """
     folders: list[Path] = []
     for path in paths:
-        below = sorted({file.parent for name in (RUN, SAMPLES) for file in path.rglob(name)}) if path.is_dir() else []
+        below = (
+            sorted({file.parent for name in (RUN, f"{SAMPLES.name}.jsonl") for file in path.rglob(name)})
+            if path.is_dir()
+            else []
+        )
         folders += [folder for folder in below or find_runs([path]) if folder not in folders]
     runs, skipped = [], []
     for folder in folders:
@@ -260,35 +246,6 @@ def _git(folder: Path, *args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _shards(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob(SHARD.format("*")) if path.name.split(".")[1].isdigit())
-
-
-def _read_samples(folder: Path) -> tuple[list[Record], list[str]]:
-    """The records of samples.jsonl and the shards, each id once, and a sentence for each last line that is cut off.
-
-    A merge that was killed leaves samples in both; samples.jsonl, which may have been scored again, is read first.
-    """
-    records: dict[str, Record] = {}
-    cut_off = []
-    for path in (folder / SAMPLES, *_shards(folder)):
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n"):
-                cut_off.append(
-                    f"line {number} of {path} is cut off; delete that line and repeat the run's command to fill it in"
-                )
-                continue
-            try:
-                record = Record(**json.loads(line))
-            except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
-                raise ValueError(
-                    f"line {number} of {path} is not a record ({error}); restore the file or delete it"
-                ) from error
-            records.setdefault(record.id, record)
-    return list(records.values()), cut_off
-
-
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> tuple[str, Any, Any]:
     for key in [*new, *(key for key in old if key not in new)]:
         a, b = old.get(key, "nothing"), new.get(key, "nothing")
@@ -318,13 +275,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no run; delete it and repeat the run's command")
     return content
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Writes a file by an atomic rename, once it is on disk."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

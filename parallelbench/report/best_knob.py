@@ -20,7 +20,6 @@ from parallelbench.stats.metrics import ALL, Value
 from parallelbench.stats.paired import Paired, interval, means, pair
 from parallelbench.stats.sweeps import oracle
 
-USAGE = "RUN ... [out_dir=DIR]   the best knob for each sample: what a choice per sample could gain over one for all"
 ORACLE = "oracle"
 LEGEND = (
     "oracle: per sample the run with the fewest forwards among those that reach the sample's best score. taken: share "

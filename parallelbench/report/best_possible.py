@@ -3,39 +3,27 @@ from exact marginals (`stats.bounds`), and the same decoders on an ideal model o
 losses are none of the network's."""
 
 import csv
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import permutations
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedTokenizerBase
 
 import dllm
-from decoders import NO_CACHE, Decoder, StopRule, decode
-from decoders.loop import check_parts
-from dllm.exact import Enumerated, ExactModel
-from parallelbench.records.record import Record, Run, find_runs, read_run
+from parallelbench.records.record import find_runs, read_run
 from parallelbench.report import plots
+from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 from parallelbench.report.markdown import table_row
 from parallelbench.report.options import split_options
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
-from parallelbench.stats.metrics import Value, measure, ratio
-from parallelbench.tasks import Sample, builtin_tasks
-from parallelbench.tasks.waiting_line import write_list
-from parallelbench.wiring.config import build_part
+from parallelbench.stats.metrics import Value, measure
 
-USAGE = "score against forwards of runs beside the best possible: RUNS... [samples=100 out_dir=...]"
 OPTIONS = {"samples": "100", "out_dir": "results/frontier"}
 PRICES = np.concatenate([[0], np.geomspace(1e-3, 4, 80)])  # of a forward, in accuracy
-COLD = 1e-3  # a temperature at which only exact ties are open: greedy, with ties broken at random
-MAX_ANSWERS = 5040  # shuffles of 7
 MAX_CURVES = 8  # more are drawn alike
-OPEN = ("shuffle", "insert_random", "remove_random", "replace_random")  # operations with many answers
 
 
 @dataclass(frozen=True)
@@ -67,18 +55,7 @@ class Best:
     accuracy: float
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The samples of a task that have equally many items: alike but for their names. record: one of them. share: of the
-    task's samples."""
-
-    record: Record
-    n: int
-    share: float
-    items: Enumerated
-
-
-def main(arguments: Sequence[str]) -> str:
+def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any]) -> str:
     """Writes frontier.csv, bounds.csv, report.md and two figures; returns the report."""
     paths, options = split_options(arguments, OPTIONS)
     if not options["samples"].isdigit() or int(options["samples"]) < 1:
@@ -90,7 +67,7 @@ def main(arguments: Sequence[str]) -> str:
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
-    shapes = {task: found for task in _tasks(runs) if (found := _shapes(task, runs))}
+    shapes = {task: found for task in tasks_of(runs) if (found := shapes_of(task, runs))}
     if not shapes:
         raise ValueError(f"no run holds a task with several answers ({', '.join(OPEN)}) of lists short enough to list")
     tokenizer = dllm.load("tiny").tokenizer
@@ -113,7 +90,7 @@ def main(arguments: Sequence[str]) -> str:
             if not records or run.config["model"].get("name_or_path") != "tiny" or name in refused:
                 continue
             try:
-                forwards, score = ideal(run, found, tokenizer, int(options["samples"]))
+                forwards, score = ideal(run, found, tokenizer, int(options["samples"]), build_part)
             except ValueError as error:
                 refused[name] = str(error)
                 continue
@@ -130,107 +107,6 @@ def main(arguments: Sequence[str]) -> str:
     return f"{text}\n{out_dir}"
 
 
-def answers(task: str, data: Mapping[str, Any]) -> list[list[str]]:
-    """All valid answers of a waiting-line sample as lists of people, for the operations with several."""
-    people, person = list(data["people"]), str(data["person"])
-    places = range(len(people) + (task == "insert_random"))
-    if task == "shuffle":
-        return [list(order) for order in permutations(people)][1:]  # all but the given one
-    after = 0 if task == "insert_random" else 1
-    return [[*people[:i], *([] if task == "remove_random" else [person]), *people[i + after :]] for i in places]
-
-
-def ideal(run: Run, shapes: Sequence[Shape], tokenizer: PreTrainedTokenizerBase, samples: int) -> tuple[float, Value]:
-    """Mean forwards and score of a run's decoder and stop rule on the ideal model of a task, `samples` decodes per
-    shape, weighted as the run's samples are. Raises ValueError for a decoder that no ideal model can serve."""
-    decoder, stop = build_part(run.config["decoder"]), build_part(run.config["stop"])
-    assert isinstance(decoder, Decoder) and isinstance(stop, StopRule)
-    if decoder.temperature == 0:
-        decoder = replace(decoder, temperature=COLD)
-    nfe, scores, strata = [], [], []
-    for shape in shapes:
-        length = len(shape.record.committed_at)
-        listed, ids = in_tokens(answers(_operation(shape.record.task), shape.record.data), tokenizer, length)
-        model = ExactModel(listed, eos_id=ids.index(cast(int, tokenizer.eos_token_id)))
-        check_parts(model, decoder, NO_CACHE)
-        rows = decode(
-            model,
-            [[sample, shape.n] for sample in range(samples)],
-            gen_len=length,
-            block_len=run.config["block_length"] or length,
-            decoder=decoder,
-            cache=NO_CACHE,
-            stop=stop,
-        )
-        task, sample = builtin_tasks()[shape.record.task], _sample(shape.record)
-        texts = [str(tokenizer.decode([ids[token] for token in row.token_ids if token < len(ids)])) for row in rows]
-        scores += [task.score(sample, text)["score"] for text in texts]
-        nfe += [row.nfe for row in rows]
-        strata += [shape.share] * samples
-    share = np.array(strata) / samples
-    equal = np.ptp([shape.share for shape in shapes]) < 1e-9
-    score = (
-        ratio(np.array(scores), np.ones(len(scores)), [""] * len(scores), is_share=True)
-        if equal
-        else _weighted(scores, share)
-    )
-    return float((share * nfe).sum()), score
-
-
-def in_tokens(
-    listed: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerBase, length: int
-) -> tuple[Enumerated, list[int]]:
-    """The answers as token sequences padded with EOS, equally likely, in dense numbers; and the ids these stand for."""
-    texts = [write_list(answer) for answer in listed]
-    rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-    longest = max(map(len, rows))
-    if longest > length:
-        raise ValueError(f"an answer takes {longest} tokens, but the run decoded {length}")
-    padded = torch.tensor([row + [tokenizer.eos_token_id] * (length - len(row)) for row in rows])
-    ids, dense = padded.unique(return_inverse=True)
-    weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
-    return Enumerated(dense, weights), ids.tolist()
-
-
-def _weighted(scores: Sequence[float], share: np.ndarray) -> Value:
-    """Shapes of unequal shares: bootstrap over decodes."""
-    return ratio(np.array(scores) * share, share, [f"{weight}" for weight in share])
-
-
-def _tasks(runs: Sequence[Run]) -> list[str]:
-    tasks = dict.fromkeys(record.task for run in runs for record in run.records)
-    return [task for task in tasks if task.startswith("waiting_line/") and _operation(task) in OPEN]
-
-
-def _operation(task: str) -> str:
-    return task.removeprefix("waiting_line/")
-
-
-def _shapes(task: str, runs: Sequence[Run]) -> list[Shape]:
-    """By number of people, of the first run that has the task; none where some lists are too long to be listed."""
-    records = next(found for run in runs if (found := [r for r in run.records if r.task == task]))
-    by_length: dict[int, list[Record]] = {}
-    for record in records:
-        by_length.setdefault(len(record.data["people"]), []).append(record)
-    if max(math.factorial(n) if _operation(task) == "shuffle" else 2**n for n in by_length) > MAX_ANSWERS:
-        return []
-    return [
-        Shape(found[0], n, len(found) / len(records), _items(answers(_operation(task), found[0].data)))
-        for n, found in sorted(by_length.items())
-    ]
-
-
-def _items(listed: Sequence[Sequence[str]]) -> Enumerated:
-    """Answers with one token per person."""
-    people = {person: i for i, person in enumerate(dict.fromkeys(person for answer in listed for person in answer))}
-    rows = torch.tensor([[people[person] for person in answer] for answer in listed])
-    return Enumerated(rows, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64))
-
-
-def _sample(record: Record) -> Sample:
-    return Sample(record.id, record.task, [{"role": "user", "content": record.prompt}], record.data, record.target)
-
-
 def _bound(values: np.ndarray, nfe: float) -> float:
     """Best accuracy for a mean number of forwards."""
     return float(min(1, (values + PRICES * nfe).min()))
@@ -242,7 +118,7 @@ def _point(name: str, task: str, model: str, nfe: float, score: Value, values: M
 
 
 def _bests(task: str, shape: Shape, tokenizer: PreTrainedTokenizerBase) -> list[Best]:
-    listed = answers(_operation(task), shape.record.data)
+    listed = answers(operation(task), shape.record.data)
     tokens = optimal_bounds(in_tokens(listed, tokenizer, len(shape.record.committed_at))[0])
     items, shares = optimal_bounds(shape.items), best_accuracies(shape.items)
     rows = range(len(tokens))
@@ -301,7 +177,7 @@ def _bits_figure(bests: Sequence[Best]) -> plots.Figure:
     for color, task in enumerate(dict.fromkeys(best.task for best in bests)):
         longest = max(best.n for best in bests if best.task == task)
         chosen = [best for best in bests if (best.task, best.n) == (task, longest)]
-        name = f"{_operation(task)}, n = {longest}"
+        name = f"{operation(task)}, n = {longest}"
         series.append(
             plots.Series(f"{name}, items", [(float(b.steps), _exact(b.kl_items)) for b in chosen], color, "line")
         )
@@ -339,7 +215,7 @@ many splits to be searched."""
 def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[str, str]) -> str:
     lines = ["# Best possible score for a number of forwards", "", "![score against forwards](frontier.png)", ""]
     lines += [READ, "", SURE]
-    above = [f"{point.run} on {_operation(point.task)}" for point in points if point.ci_low > point.bound]
+    above = [f"{point.run} on {operation(point.task)}" for point in points if point.ci_low > point.bound]
     if above:
         lines += ["", f"Above the bound of sampling, by greedy choice: {'; '.join(above)}."]
     if refused:
@@ -358,7 +234,7 @@ def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[s
         pairs.setdefault((point.run, point.task), []).append(point)
     for (run, task), pair in pairs.items():
         cells = [cell for point in pair for cell in (f"{point.nfe:.2f}", _share(point), f"{100 * point.bound:.1f}")]
-        lines.append(table_row([run, _operation(task), *cells, *[""] * (len(heads) - 2 - len(cells))]))
+        lines.append(table_row([run, operation(task), *cells, *[""] * (len(heads) - 2 - len(cells))]))
     lines += ["", "## Best splits", "", "![least loss in bits](kl_bounds.png)", ""]
     lines += [
         "L*_T in bits for people / tokens, and the best possible share of valid answers in %; later 0 and 100.",
@@ -371,7 +247,7 @@ def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[s
     for task, n in dict.fromkeys((best.task, best.n) for best in bests):
         chosen = [best for best in bests if (best.task, best.n) == (task, n)]
         cells = [f"{b.kl_items:.2f} / {b.kl_tokens:.2f}, {100 * b.accuracy:.0f}" for b in chosen]
-        lines.append(table_row([_operation(task), str(n), *cells, *[""] * (most - len(cells))]))
+        lines.append(table_row([operation(task), str(n), *cells, *[""] * (most - len(cells))]))
     return "\n".join([*lines, ""])
 
 

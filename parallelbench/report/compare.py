@@ -14,7 +14,6 @@ from parallelbench.stats.metrics import ALL, Value, resample_counts
 from parallelbench.stats.paired import Paired, interval, pair
 from parallelbench.stats.sweeps import sign_flip_p
 
-USAGE = "RUN_A RUN_B [out_dir=DIR]   B against A per task: score, p-value, ratios of NFE and TPF, paired bootstrap"
 LEGEND = (
     "B - A: difference in points; NFE, TPF: B's over A's; 95 % intervals from a paired bootstrap over samples within "
     "their tasks. p: two-sided paired permutation test of equal scores (signs of the differences flipped), of each "

@@ -14,7 +14,6 @@ import numpy as np
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options
-from parallelbench.report.pbx import LEGEND, not_comparable, score_sweeps
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.metrics import CONFIDENCE, Value
@@ -22,7 +21,7 @@ from parallelbench.stats.paired import Means, interval, means, pair
 from parallelbench.stats.published import Key, Levels, Tables, pbx_table, read_tables
 from parallelbench.stats.speed_at_quality import LEVELS as QUALITY
 from parallelbench.stats.speed_at_quality import speed_at
-from parallelbench.stats.sweeps import LEVELS
+from parallelbench.stats.sweeps import LEGEND, LEVELS, not_comparable, score_sweeps
 
 LEVEL = QUALITY[0]
 SPEED = f"TPF at {100 * LEVEL:g} % of the best"

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,29 +14,9 @@ from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.metrics import Value
 from parallelbench.stats.paired import Means, interval, means, pair
 from parallelbench.stats.published import Curve, Key, Levels, pbx_table, read_tables
-from parallelbench.stats.sweeps import LEVELS, area, aup, pareto, pbx
+from parallelbench.stats.sweeps import LEGEND, LEVELS, Sweep, not_comparable, pareto, places, score_sweeps
 
-USAGE = "[RUN ...] [csv=FILE] [leaderboard=FILE] [generation=v1] [out_dir=DIR]   PBx, AUP, Pareto front of sweeps"
-
-NUM_PUBLISHED_TASKS = 17
-LEGEND = (
-    "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
-    "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
-    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, "
-    "%, by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all."
-)
 NOT_COMPARABLE = "Not comparable with published numbers: {}."
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Scores of one decoder's runs: PBx by level on both speeds, AUP, area."""
-
-    points: int
-    tps: dict[int, Value]
-    tpf: dict[int, Value]
-    aup: Value
-    area: Value
 
 
 def main(arguments: Sequence[str]) -> str:
@@ -72,7 +51,7 @@ def main(arguments: Sequence[str]) -> str:
         if curves:
             drawn = {" ".join(key): curve for key, curve in curves.items()}
             if resampled and not reason:
-                drawn |= {f"{model} {name}": _curve(resampled, at) for name, at in _groups(strategies).items()}
+                drawn |= {f"{model} {name}": _curve(resampled, at) for name, at in places(strategies).items()}
             figure = plots.tradeoff({"tokens per step": drawn}, f"ParallelBench {generation}: mean score against speed")
             plots.save(figure, out_dir / "published")
             text += ["![published curves](published.png)", ""]
@@ -89,56 +68,12 @@ def main(arguments: Sequence[str]) -> str:
     return f"{markdown}\n{out_dir}"
 
 
-def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Means, generation: str) -> dict[str, Sweep]:
-    """Scores of every curve, `strategies` naming each run's, with 95 % intervals."""
-    n = len(runs[0].records)
-    best = resampled.score.max(1)  # of any run, in each resample
-    sweeps = {}
-    for name, at in _groups(strategies).items():
-        discrete = generation == "v2" and runs[at[0]].facts.fixed_number
-        score, tps, tpf = resampled.score[:, at], resampled.tps[:, at], resampled.tpf[:, at]
-
-        def levels(speed: np.ndarray, score: np.ndarray = score, discrete: bool = discrete) -> dict[int, Value]:
-            rows = list(zip(speed, score, strict=True))
-            return {x: interval(np.array([pbx(*row, x, discrete) for row in rows]), n) for x in LEVELS}
-
-        sweeps[name] = Sweep(
-            len(at),
-            levels(tps),
-            levels(tpf),
-            interval(np.array([aup(*row) for row in zip(tpf, score, best, strict=True)]), n),
-            interval(np.array([area(*row) for row in zip(tpf, score, strict=True)]), n),
-        )
-    return sweeps
-
-
-def _groups(strategies: Sequence[str]) -> dict[str, list[int]]:
-    """Places of each curve's runs."""
-    groups: dict[str, list[int]] = {}
-    for i, name in enumerate(strategies):
-        groups.setdefault(name, []).append(i)
-    return groups
-
-
 def _curve(resampled: Means, at: Sequence[int]) -> Curve:
     return resampled.tps[0, at], resampled.score[0, at]
 
 
 def _curves(strategies: Sequence[str], speed: np.ndarray, score: np.ndarray) -> dict[str, Curve]:
-    return {name: (speed[0, at], score[0, at]) for name, at in _groups(strategies).items()}
-
-
-def not_comparable(runs: Sequence[Run], generation: str) -> str:
-    """Why runs may not stand beside the generation's published numbers; nothing where they may."""
-    suite, tasks = runs[0].info["choices"]["suite"], {record.task for record in runs[0].records}
-    data = runs[0].facts.generation
-    if not data:
-        return f"suite={suite} is not ParallelBench's data"
-    if data != generation:
-        return f"suite={suite} is {data} data, the numbers are {generation}'s"
-    if len(tasks) != NUM_PUBLISHED_TASKS:
-        return f"suite={suite} ran with {len(tasks)} tasks, the published means are over {NUM_PUBLISHED_TASKS}"
-    return ""
+    return {name: (speed[0, at], score[0, at]) for name, at in places(strategies).items()}
 
 
 def _differences(computed: Mapping[Key, Levels], official: Mapping[Key, Levels]) -> str:

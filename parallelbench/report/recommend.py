@@ -15,7 +15,7 @@ a sweep leads to a bad choice, not the share of bad ones among the choices of a 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import cast
@@ -31,9 +31,9 @@ from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.metrics import ALL, Value, measure
 from parallelbench.stats.paired import pair
-from parallelbench.wiring.config import command
 
 ALPHA = 0.05
+Command = Callable[[Run], str]  # what makes a run again
 LEGEND = (
     "Loss: the reference's score minus this one's on the same samples, in points. TPF: tokens before EOS per forward. "
     "At most: upper limits that hold at once, with 95 % for each heading, for all that is called within the bound "
@@ -94,7 +94,7 @@ def _statistic(loss: np.ndarray, bound: float) -> float:
     return float((lost - gained - n * bound) / math.sqrt(n * (2 * rare + bound * (1 - bound))))
 
 
-def main(arguments: Sequence[str]) -> str:
+def main(arguments: Sequence[str], command: Command) -> str:
     """A section per group of comparable runs, in it a paragraph for all tasks and for each family of them."""
     paths, options = split_options(_house_style(arguments), {"max_loss": "1.0", "reference": ""})
     max_loss = _points(options["max_loss"])
@@ -106,11 +106,11 @@ def main(arguments: Sequence[str]) -> str:
     if not groups:
         names = ", ".join(run_names(runs)[:8]) or "none is finished"
         raise ValueError(f"reference={options['reference']} is none of these runs ({names}); name one or its folder")
-    text = [line for group in groups for line in _section(group, max_loss, options["reference"])]
+    text = [line for group in groups for line in _section(group, max_loss, options["reference"], command)]
     return "\n".join([*text, LEGEND, "", *(f"Left out: {reason}." for reason in (*skipped, *left_out))])
 
 
-def _section(group: Sequence[Run], max_loss: float, reference: str) -> list[str]:
+def _section(group: Sequence[Run], max_loss: float, reference: str, command: Command) -> list[str]:
     names, paired = run_names(group), pair(group)
     named = _named(group, reference)
     families = np.array([task.split("/")[0] for task in paired.tasks])
@@ -121,12 +121,23 @@ def _section(group: Sequence[Run], max_loss: float, reference: str) -> list[str]
         speed = paired.tokens[:, of].sum(1) / paired.nfe[:, of].sum(1)
         choice = choose(paired.score[:, of], speed, curve_names(names, group), max_loss, named if reference else None)
         label = f"all tasks ({families[0]})" if family == ALL and not several else family
-        lines += [f"## {label}: {of.sum()} samples", "", *_paragraph(group, names, family, choice, speed, max_loss), ""]
+        lines += [
+            f"## {label}: {of.sum()} samples",
+            "",
+            *_paragraph(group, names, family, choice, speed, max_loss, command),
+            "",
+        ]
     return lines
 
 
 def _paragraph(
-    group: Sequence[Run], names: Sequence[str], family: str, choice: Choice, speed: np.ndarray, max_loss: float
+    group: Sequence[Run],
+    names: Sequence[str],
+    family: str,
+    choice: Choice,
+    speed: np.ndarray,
+    max_loss: float,
+    command: Command,
 ) -> list[str]:
     values = {i: _speeds(group[i], family) for i in {choice.reference, *choice.within}}
     timed = len({(run.info["device"], run.config["batch_size"], run.info.get("processes", 1)) for run in group}) == 1

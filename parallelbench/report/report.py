@@ -1,19 +1,22 @@
-"""Reports from disk: a table per run, and a page, Markdown, CSV and plots over many runs."""
+"""Reports over many runs from disk: a page, Markdown, CSV and plots."""
 
 import csv
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.record import Record, Run
+from parallelbench.records.record import Record, Run, readable_runs
 from parallelbench.report import plots
 from parallelbench.report.markdown import table_row
+from parallelbench.report.options import split_options
 from parallelbench.report.page import write_page
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.metrics import ALL, Value, aggregate, measure, ratio
 from parallelbench.stats.speed_at_quality import LEVELS, speeds
+from parallelbench.stats.table import LEGEND, SHOWN, cell, measured_on
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
 MAX_BARS = 8
@@ -26,40 +29,15 @@ TASK_PLOTS = """![score per task](tasks.png)
 ![quality against tokens per forward by task](tasks_tpf.png)
 """
 
-SHOWN = {  # metric: heading and format
-    "score": ("score %", lambda v: f"{100 * v:.1f}"),
-    "score_strict": ("strict %", lambda v: f"{100 * v:.1f}"),
-    "nfe": ("NFE", lambda v: f"{v:.1f}"),
-    "tpf": ("TPF", lambda v: f"{v:.2f}"),
-    "queried": ("queried", lambda v: f"{v:.0f}"),
-    "speedup_nfe": ("speed-up", lambda v: f"{v:.1f}x"),
-    "tokens_per_s": ("tokens/s", lambda v: f"{v:.0f}"),
-    "latency_s": ("latency s", lambda v: f"{v:.3f}"),
-}
-LEGEND = (
-    "score: mean and 95 % interval (Wilson). NFE: forwards per sample. TPF: tokens before EOS per forward. queried: "
-    "columns recomputed per sample. speed-up: gen_length / NFE, the forwards of one token per step without a stop rule."
-)
 
-
-def run_table(run: Run) -> str:
-    """One run as text: a row per task and `all`, with the device and batch size that the seconds belong to."""
-    table = [["task", "n", *(heading for heading, _ in SHOWN.values())]]
-    for task, row in aggregate(run.records).items():
-        table.append([task, str(row["score"].n), *(_cell(name, row[name]) for name in SHOWN)])
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = [
-        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        for row in table
-    ]
-    return "\n".join([*lines, f"{LEGEND}\nmeasured on {_measured_on(run)}"])
-
-
-def _measured_on(run: Run) -> str:
-    """What seconds mean nothing without. Each batch was timed in its own process, slowed by those beside it."""
-    processes = run.info.get("processes", 1)
-    beside = f", {processes} processes at once" if processes > 1 else ""
-    return f"{run.info['device']}, batch size {run.config['batch_size']}{beside}"
+def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
+    """Reports all runs at or below the folders; names what it skips on stderr."""
+    paths, options = split_options(arguments, {"out_dir": "results/report"})
+    runs, skipped = readable_runs(paths)
+    for why in skipped:
+        print(f"skipped: {why}", file=sys.stderr)
+    out_dir = Path(options["out_dir"])
+    return f"{write_report(runs, out_dir, command)}\n{out_dir}"
 
 
 def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str]) -> str:
@@ -138,13 +116,6 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
     tpf = {id(run): measure("tpf", run.records).value for run in runs}
     pairs = sorted(zip(curves, runs, strict=True), key=lambda pair: (curves.index(pair[0]), tpf[id(pair[1])]))
     return [run for _, run in pairs]
-
-
-def _cell(metric: str, value: Value) -> str:
-    show = SHOWN[metric][1]
-    if metric in ("score", "score_strict"):
-        return f"{show(value.value)} [{show(value.ci_low)}, {show(value.ci_high)}]"
-    return show(value.value)
 
 
 def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: str = ALL) -> plots.Curves:
@@ -246,7 +217,7 @@ def _markdown(
     task_plots: str,
     equal_quality: str,
 ) -> str:
-    devices = sorted({_measured_on(run) for run in runs})
+    devices = sorted({measured_on(run) for run in runs})
     has_baseline = any(_baseline(run, runs) is not None for run in runs)
     said = " ".join(f"{group}={value}" for group, value in unsaid(runs).items())
     lines = [
@@ -265,7 +236,7 @@ def _markdown(
     for name, run in zip(names, runs, strict=True):
         row = metrics[name][ALL]
         measured = _measured_speedup(run, _baseline(run, runs))
-        cells = [_cell(metric, row[metric]) for metric in SHOWN]
+        cells = [cell(metric, row[metric]) for metric in SHOWN]
         lines.append(
             table_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured.value:.2f}x"])
         )
@@ -284,7 +255,7 @@ def _markdown(
     lines += ["## Score per task, %", "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
     lines.append(table_row(["---"] + ["---:"] * len(tasks)))
     for name in names:
-        cells = [_cell("score", metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
+        cells = [cell("score", metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
         lines.append(table_row([name, *cells]))
     lines += ["", task_plots]
     lines += ["## Order of commits", "", "The slowest run, and the fastest within two points of the best score.", ""]

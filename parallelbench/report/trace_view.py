@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from decoders.state import NEVER
-from parallelbench.records.record import Record, Run, read_run
-from parallelbench.records.trace import Frame, Trace, expected, read_traces, replay
+from parallelbench.records.record import NEVER, Record, Run, read_run
+from parallelbench.records.trace import TRACES, Frame, Trace, expected, replay
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import run_names
 
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str]) -> None:
     console.print(
         Text(f"{record.id}\n\n{_plain(record.prompt)}\n\nA right answer:\n{_plain(record.target)}\n"), legend, ""
     )
-    traces = [read_traces(one.folder).get(record.id) for one in runs]
+    traces = [TRACES.read(one.folder)[0].get(record.id) for one in runs]
     told = [list(_story(*each)) for each in zip(run_names(runs), records, traces, strict=True)]
     if len(told) == 2 and console.width >= BESIDE:
         table = Table.grid(padding=(0, 2), expand=True)
@@ -85,7 +84,7 @@ def _plain(text: str) -> str:
 
 
 def _listed(run: Run) -> str:
-    traces = read_traces(run.folder)
+    traces, _ = TRACES.read(run.folder)
     rows = [f"{r.id}  score {r.scores['score']:.2f}  {r.nfe} forwards" for r in run.records if r.id in traces]
     return "\n".join(rows) or f"{run.folder} has no traces; repeat its command with traces=2 to save some"
 

@@ -40,6 +40,11 @@ class Processes:
         """Whether the launcher was killed, so that nobody would end this process."""
         return self.count > 1 and os.getppid() != self.launcher
 
+    def leave_if_orphan(self) -> None:
+        """Ends this process where nobody else would: it would write beside the run that resumes this one."""
+        if self.is_orphan:
+            raise SystemExit("error: the launcher was killed; repeat the command to resume")
+
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """This process's items, dealt round like cards."""
         return items[self.rank :: self.count]

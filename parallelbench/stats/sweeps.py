@@ -5,16 +5,27 @@ in any order. PBx is ParallelBench's (arXiv 2510.04767, the leaderboard's rules)
 oracle is ParallelBench's Figure 7.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import binom, permutation_test
 
+from parallelbench.records.record import Run
+from parallelbench.stats.metrics import Value
+from parallelbench.stats.paired import Means, interval
 from parallelbench.stats.speed_at_quality import speed_at
 
 LEVELS = (80, 75, 70)  # per cent, the leaderboard's
 AUP_ALPHA, AUP_DROP = 3.0, 5.0
 NUM_FLIPS = 9999
+NUM_PUBLISHED_TASKS = 17
+LEGEND = (
+    "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
+    "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
+    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, "
+    "%, by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all."
+)
 
 
 def merged(speed: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,3 +112,58 @@ def sign_flip_p(differences: np.ndarray) -> float:
         rng=np.random.default_rng(0),
     )
     return float(test.pvalue)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Scores of one decoder's runs: PBx by level on both speeds, AUP, area."""
+
+    points: int
+    tps: dict[int, Value]
+    tpf: dict[int, Value]
+    aup: Value
+    area: Value
+
+
+def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Means, generation: str) -> dict[str, Sweep]:
+    """Scores of every curve, `strategies` naming each run's, with 95 % intervals."""
+    n = len(runs[0].records)
+    best = resampled.score.max(1)  # of any run, in each resample
+    sweeps = {}
+    for name, at in places(strategies).items():
+        discrete = generation == "v2" and runs[at[0]].facts.fixed_number
+        score, tps, tpf = resampled.score[:, at], resampled.tps[:, at], resampled.tpf[:, at]
+
+        def levels(speed: np.ndarray, score: np.ndarray = score, discrete: bool = discrete) -> dict[int, Value]:
+            rows = list(zip(speed, score, strict=True))
+            return {x: interval(np.array([pbx(*row, x, discrete) for row in rows]), n) for x in LEVELS}
+
+        sweeps[name] = Sweep(
+            len(at),
+            levels(tps),
+            levels(tpf),
+            interval(np.array([aup(*row) for row in zip(tpf, score, best, strict=True)]), n),
+            interval(np.array([area(*row) for row in zip(tpf, score, strict=True)]), n),
+        )
+    return sweeps
+
+
+def places(strategies: Sequence[str]) -> dict[str, list[int]]:
+    """Places of each curve's runs."""
+    groups: dict[str, list[int]] = {}
+    for i, name in enumerate(strategies):
+        groups.setdefault(name, []).append(i)
+    return groups
+
+
+def not_comparable(runs: Sequence[Run], generation: str) -> str:
+    """Why runs may not stand beside the generation's published numbers; nothing where they may."""
+    suite, tasks = runs[0].info["choices"]["suite"], {record.task for record in runs[0].records}
+    data = runs[0].facts.generation
+    if not data:
+        return f"suite={suite} is not ParallelBench's data"
+    if data != generation:
+        return f"suite={suite} is {data} data, the numbers are {generation}'s"
+    if len(tasks) != NUM_PUBLISHED_TASKS:
+        return f"suite={suite} ran with {len(tasks)} tasks, the published means are over {NUM_PUBLISHED_TASKS}"
+    return ""

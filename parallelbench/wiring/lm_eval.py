@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import hydra
 import numpy as np
 import torch
 from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]
@@ -32,6 +33,8 @@ from decoders.generate import describe, encode
 from dllm.model import DiffusionLM
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.stats.metrics import ratio
+from parallelbench.wiring.conf import CONF, in_one_sentence
+from parallelbench.wiring.config import build_generator
 
 NAME = "dllm"
 MAX_GEN_TOKS = 256  # where neither task nor user says, as in the harness's own models
@@ -285,19 +288,50 @@ def summarize(costs: Sequence[Cost]) -> dict[str, Any]:
     return {name: asdict(value) for name, value in values.items()}
 
 
-def main(arguments: Sequence[str], build: Callable[[Mapping[str, Any]], DllmLM]) -> None:
-    """The harness's own command line with the model `dllm`, which `build` makes of --model_args; prints what the
-    answers cost at the end."""
+def main(arguments: Sequence[str]) -> None:
+    """The harness's own command line with the model `dllm`, made of --model_args; prints what the answers cost at the
+    end."""
     made: list[DllmLM] = []
 
     def keep(given: Mapping[str, Any]) -> DllmLM:
-        made.append(build(given))
+        made.append(DllmLM(**_options(given)))
         return made[-1]
 
     DllmLM.build = staticmethod(keep)
     model = [] if "--model" in arguments or "--model_args" not in arguments else ["--model", NAME]
     sys.argv = ["lm_eval", *arguments, *model]
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except NotImplementedError as error:
+        raise ValueError(str(error)) from error
     for lm in made:
         for name, value in summarize(lm.costs).items():
             print(f"{name} {value['value']:.3f} [{value['ci_low']:.3f}, {value['ci_high']:.3f}], n {value['n']}")
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of DllmLM from lm_eval's --model_args: pretrained (an option of conf/model, a path or a hub id),
+    samples, costs, and what `run` takes."""
+    options = {"pretrained": "tiny", "batch_size": None, "samples": 128, "costs": None, **given}
+    name, batch_size, samples, costs = (options.pop(key) for key in ("pretrained", "batch_size", "samples", "costs"))
+    for key in ("device", "max_batch_size"):  # the harness always gives them; here model.device says it
+        options.pop(key, None)
+    known = (CONF / "model" / f"{name}.yaml").exists()
+    overrides = [f"model={name}"] if known else ["model=local", f"model.name_or_path={json.dumps(str(name))}"]
+    overrides += [f"batch_size={batch_size}"] if batch_size else []
+    overrides += ["gen_length=null", *(f"{key}={json.dumps(value)}" for key, value in options.items())]
+    with in_one_sentence():
+        with hydra.initialize_config_dir(str(CONF), version_base=None):
+            config = hydra.compose("run", overrides)
+        generator = build_generator(config)
+    if not isinstance(generator, DiffusionGenerator):
+        raise ValueError(
+            f"pretrained={name} with these arguments is no diffusion model and decoder, as lm_eval needs here"
+        )
+    return {
+        "generator": generator,
+        "gen_len": config.gen_length,
+        "batch_size": config.batch_size,
+        "samples": samples,
+        "costs": costs and Path(costs),
+    }

@@ -20,12 +20,11 @@ import vl_convert
 from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.page.viewer import viewer_data
-from parallelbench.report.pbx import LEGEND as SWEEP_LEGEND
-from parallelbench.report.pbx import score_sweeps
 from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.metrics import ALL, Value, resample_counts
 from parallelbench.stats.paired import means, pair
-from parallelbench.stats.sweeps import LEVELS
+from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
+from parallelbench.stats.sweeps import LEVELS, score_sweeps
 
 HERE = Path(__file__).parent
 METRICS = ("score", "score_strict", "nfe", "tpf", "queried", "tokens_per_s", "latency_s")
