@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 
+@runtime_checkable
 class HasId(Protocol):
     @property
     def id(self) -> str: ...

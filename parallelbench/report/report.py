@@ -14,9 +14,9 @@ from parallelbench.report.markdown import table_row
 from parallelbench.report.options import split_options
 from parallelbench.report.page import write_page
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
-from parallelbench.stats.metrics import ALL, Value, aggregate, measure, ratio
+from parallelbench.stats.metrics import ALL, LEGEND, METRICS, Value, aggregate, measure, ratio
 from parallelbench.stats.speed_at_quality import LEVELS, speeds
-from parallelbench.stats.table import LEGEND, SHOWN, cell, measured_on
+from parallelbench.stats.table import measured_on
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
 MAX_BARS = 8
@@ -228,7 +228,7 @@ def _markdown(
         "",
         equal_quality,
     ]
-    heads = [heading for heading, _ in SHOWN.values()]
+    heads = [metric.heading for metric in METRICS.values()]
     lines += [
         table_row(["run", "n", *heads, "NFE speed-up over k=1"]),
         table_row(["---"] + ["---:"] * (len(heads) + 2)),
@@ -236,7 +236,7 @@ def _markdown(
     for name, run in zip(names, runs, strict=True):
         row = metrics[name][ALL]
         measured = _measured_speedup(run, _baseline(run, runs))
-        cells = [cell(metric, row[metric]) for metric in SHOWN]
+        cells = [metric.show(row[key]) for key, metric in METRICS.items()]
         lines.append(
             table_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured.value:.2f}x"])
         )
@@ -255,7 +255,7 @@ def _markdown(
     lines += ["## Score per task, %", "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
     lines.append(table_row(["---"] + ["---:"] * len(tasks)))
     for name in names:
-        cells = [cell("score", metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
+        cells = [METRICS["score"].show(metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
         lines.append(table_row([name, *cells]))
     lines += ["", task_plots]
     lines += ["## Order of commits", "", "The slowest run, and the fastest within two points of the best score.", ""]

@@ -23,20 +23,78 @@ class Value:
     n: int
 
 
-# name -> (numerator, denominator) per sample; the value is sum / sum over samples
-METRICS: dict[str, tuple[Callable[[Record], float], Callable[[Record], float]]] = {
-    "score": (lambda r: r.scores["score"], lambda r: 1),
-    "score_strict": (lambda r: r.scores["score_strict"], lambda r: 1),
-    "nfe": (lambda r: r.nfe, lambda r: 1),
-    "tpf": (lambda r: r.num_tokens, lambda r: r.nfe),
-    "queried": (lambda r: r.queried, lambda r: 1),
-    "tokens_per_s": (lambda r: r.num_tokens, lambda r: r.latency_s / r.batch_size),
-    "latency_s": (lambda r: r.latency_s, lambda r: 1),
-    "speedup_nfe": (lambda r: len(r.committed_at), lambda r: r.nfe),
+@dataclass(frozen=True)
+class Metric:
+    """A column of every table: terminal, Markdown, CSV, page and sinks are made from `METRICS`.
+
+    heading: above the column.
+    about: what it is, for readers of a table.
+    digits, scale, unit: how a number is shown.
+    numerator, denominator: per sample; the value is sum / sum over samples.
+    is_share: whether values are 0 or 1 by definition.
+    is_timed: measured once per batch; n counts batches, which are what is resampled.
+    intervals: whether the interval stands beside the value in text, and in the page.
+    """
+
+    heading: str
+    about: str
+    digits: int
+    numerator: Callable[[Record], float]
+    denominator: Callable[[Record], float] = lambda record: 1
+    scale: int = 1
+    unit: str = ""
+    is_share: bool = False
+    is_timed: bool = False
+    intervals: tuple[bool, bool] = (False, False)
+
+    def show(self, value: Value) -> str:
+        """A cell of a text table."""
+        text, low, high = (
+            f"{self.scale * v:.{self.digits}f}{self.unit}" for v in (value.value, value.ci_low, value.ci_high)
+        )
+        return f"{text} [{low}, {high}]" if self.intervals[0] else text
+
+
+METRICS = {
+    "score": Metric(
+        "score %", "mean score", 1, lambda r: r.scores["score"], scale=100, is_share=True, intervals=(True, True)
+    ),
+    "score_strict": Metric(
+        "strict %",
+        "mean of the strict score",
+        1,
+        lambda r: r.scores["score_strict"],
+        scale=100,
+        is_share=True,
+        intervals=(True, False),
+    ),
+    "nfe": Metric("NFE", "forwards per sample", 1, lambda r: r.nfe),
+    "tpf": Metric(
+        "TPF", "tokens before EOS per forward", 2, lambda r: r.num_tokens, lambda r: r.nfe, intervals=(False, True)
+    ),
+    "queried": Metric("queried", "columns recomputed per sample", 0, lambda r: r.queried),
+    "tokens_per_s": Metric(
+        "tokens/s",
+        "throughput at the run's batch size",
+        0,
+        lambda r: r.num_tokens,
+        lambda r: r.latency_s / r.batch_size,
+        is_timed=True,
+        intervals=(False, True),
+    ),
+    "latency_s": Metric("latency s", "wall seconds of a sample's batch", 3, lambda r: r.latency_s, is_timed=True),
+    "speedup_nfe": Metric(
+        "speed-up",
+        "gen_length / NFE, over the forwards of one token per step without a stop rule",
+        1,
+        lambda r: len(r.committed_at),
+        lambda r: r.nfe,
+        unit="x",
+    ),
 }
-"""score, score_strict: in [0, 1]. nfe: forwards per sample. tpf: tokens before EOS per forward. queried: columns
-recomputed per sample. tokens_per_s: throughput at the run's batch size. latency_s: wall seconds of a sample's batch.
-speedup_nfe: fewer forwards than one token per step without a stop rule, which takes gen_length forwards."""
+LEGEND = (
+    f"{'. '.join(f'{metric.heading}: {metric.about}' for metric in METRICS.values())}. In brackets: 95 % intervals."
+)
 
 
 def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
@@ -52,17 +110,14 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
     return metrics
 
 
-SHARES = ("score", "score_strict")
-TIMED = ("tokens_per_s", "latency_s")  # measured once per batch: n counts batches, which are what is resampled
-
-
 def measure(metric: str, records: Sequence[Record]) -> Value:
     """One metric over at least one record."""
-    top, bottom = METRICS[metric]
-    units = _batches(records) if metric in TIMED else [[record] for record in records]
+    column = METRICS[metric]
+    top, bottom = column.numerator, column.denominator
+    units = _batches(records) if column.is_timed else [[record] for record in records]
     numerator = np.array([sum(map(top, unit)) for unit in units], dtype=float)
     denominator = np.array([sum(map(bottom, unit)) for unit in units], dtype=float)
-    return ratio(numerator, denominator, [unit[0].task for unit in units], is_share=metric in SHARES)
+    return ratio(numerator, denominator, [unit[0].task for unit in units], is_share=column.is_share)
 
 
 def _batches(records: Sequence[Record]) -> list[list[Record]]:

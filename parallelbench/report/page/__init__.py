@@ -21,13 +21,12 @@ from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.page.viewer import viewer_data
 from parallelbench.stats.curves import curve_names, shown_knobs
-from parallelbench.stats.metrics import ALL, Value, resample_counts
+from parallelbench.stats.metrics import ALL, METRICS, Value, resample_counts
 from parallelbench.stats.paired import means, pair
 from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
 from parallelbench.stats.sweeps import LEVELS, score_sweeps
 
 HERE = Path(__file__).parent
-METRICS = ("score", "score_strict", "nfe", "tpf", "queried", "tokens_per_s", "latency_s")
 MAX_CHARS = 400  # of a prompt or an answer
 MAX_TEXTS = 5_000_000  # characters of the page that may be answers; it goes without them if they are more
 
@@ -43,7 +42,7 @@ def write_page(
     parts = ["page"] if traces is None else ["viewer", "page"]
     scripts = [
         vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
-        *((HERE / f"{part}.js").read_text() for part in parts),
+        *((HERE / f"{part}.js").read_text() for part in ("algorithms", *parts)),
     ]
     page = Template((HERE / "page.html").read_text()).substitute(
         policy=_policy(scripts),
@@ -101,7 +100,11 @@ def page_data(
             for key, asked in zip(sets, questions, strict=True)
         ],
         "sweeps": [row for members in sets.values() for row in _sweeps([(runs[i], curves[i], i) for i in members])],
-        "sweep_heads": [*(f"PB{x} {speed}" for speed in ("TPF", "TPS") for x in LEVELS), "AUP", "area"],
+        "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0], ["area", 0]],
+        "metrics": [
+            [name, metric.heading, metric.about, metric.digits, metric.scale, metric.unit, metric.intervals[1]]
+            for name, metric in METRICS.items()
+        ],
     }
 
 

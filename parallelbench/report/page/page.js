@@ -3,6 +3,7 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const $ = (id) => document.getElementById(id);
+  const { front, interval, signFlipP } = window.algorithms;
   const data = read("data");
   const { runs, sets } = data;
   const ALL = "all", INK = "#1b2430", GREY = "#8a94a0";
@@ -17,19 +18,15 @@
   }
   const unique = (values) => [...new Set(values)];
   const capital = (text) => text[0].toUpperCase() + text.slice(1);
-  const fixed = (digits, scale = 1) => (value) => (value === null ? "\u2013" : (scale * value).toFixed(digits));
+  const fixed = (digits, scale = 1, unit = "") => (value) => (value === null ? "\u2013" : (scale * value).toFixed(digits) + unit);
   const percent = fixed(1, 100);
 
-  // Metrics as they are shown: heading, format, whether with the interval, title
-  const METRICS = {
-    score: ["score %", percent, true, "Mean score"],
-    score_strict: ["strict %", percent, false, "Mean of the strict score"],
-    nfe: ["NFE", fixed(1), false, "Forwards per sample"],
-    tpf: ["TPF", fixed(2), true, "Tokens before EOS per forward"],
-    queried: ["queried", fixed(0), false, "Columns recomputed per sample"],
-    tokens_per_s: ["tokens/s", fixed(0), true, "Throughput at the run's batch size"],
-    latency_s: ["latency s", fixed(3), false, "Wall seconds of a sample's batch"],
-  };
+  // Metrics as stats.metrics has them: heading, format, whether with the interval, title
+  const METRICS = Object.fromEntries(data.metrics.map(([name, head, about, digits, scale, unit, interval]) =>
+    [name, { head, show: fixed(digits, scale, unit), interval, title: capital(about) }]));
+  const shown = (row, name) => METRICS[name].show(row[name][0]);
+  const strict = runs.some((run) => Object.values(run.tasks).some((row) => row.score[0] !== row.score_strict[0]));
+  const columns = () => Object.entries(METRICS).filter(([key]) => key !== "score_strict" || strict); // it may say nothing new
   const withInterval = ([value, low, high], show) =>
     make("span", {}, show(value) + " ", make("span", { class: "interval" }, `[${show(low)}, ${show(high)}]`));
   const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_])/).flatMap((part) => [part, make("wbr")]));
@@ -87,19 +84,6 @@
     return runs.filter((run) => fits(run) && run.tasks[task]).map((run) => ({ run, ...run.tasks[task] }));
   }
 
-  /** Rows that no other beats in one of speed and score and equals in the other. */
-  function front(rows, speed) {
-    const on = new Set();
-    let best = -Infinity, last = null;
-    for (const row of [...rows].sort((a, b) => b[speed][0] - a[speed][0] || b.score[0] - a.score[0])) {
-      const equal = last && last[speed][0] === row[speed][0] && last.score[0] === row.score[0];
-      if (row.score[0] > best || (equal && on.has(last))) on.add(row);
-      best = Math.max(best, row.score[0]);
-      last = row;
-    }
-    return on;
-  }
-
   // ---- Charts
 
   function series(rows) {
@@ -119,8 +103,8 @@
       series: names.includes(row.run[key]) ? row.run[key] : "others",
       tpf: row.tpf[0], x: row[speed][0], x1: row[speed][1] || row[speed][0], x2: row[speed][2],
       y: 100 * row.score[0], y1: 100 * row.score[1], y2: 100 * row.score[2],
-      "score %": withText(row.score, percent), TPF: withText(row.tpf, fixed(2)), NFE: fixed(1)(row.nfe[0]),
-      "tokens/s": withText(row.tokens_per_s, fixed(0)), queried: fixed(0)(row.queried[0]),
+      ...Object.fromEntries(Object.entries(METRICS).map(([key, { head, show, interval }]) =>
+        [head, interval ? withText(row[key], show) : show(row[key][0])])),
       "measured on": measuredOn(row.run),
     }));
     const shownNames = names.filter((name) => values.some((v) => v.series === name));
@@ -132,7 +116,7 @@
     const x = { field: "x", type: "quantitative", title, scale: { type: "log", base: speed === "tpf" ? 2 : 10, nice: false, padding: 12 }, axis: { format: speed === "tpf" ? "~g" : "~s", tickCount: 6 } };
     const y = { field: "y", type: "quantitative", title: "score, %", scale: { zero: false, nice: true } };
     const colour = { field: "series", type: "nominal", title: key, scale: { domain, range } };
-    const tooltip = ["run", "score %", "TPF", "NFE", "tokens/s", "queried", "measured on"].map((field) => ({ field, type: "nominal" }));
+    const tooltip = ["run", ...columns().map(([, { head }]) => head), "measured on"].map((field) => ({ field, type: "nominal" }));
     const isFront = [{ filter: "datum.front" }];
     const spec = {
       $schema: "https://vega.github.io/schema/vega-lite/v6.json",
@@ -179,8 +163,8 @@
   function card(title, row) {
     const { run } = row;
     return make("div", { class: "card" }, make("h3", {}, title), make("strong", {}, run.name),
-      make("div", {}, `${percent(row.score[0])} % at ${fixed(2)(row.tpf[0])} TPF, ${fixed(0)(row.tokens_per_s[0])} tokens/s`),
-      make("div", { class: "muted" }, `${fixed(1)(row.nfe[0])} forwards per sample, ${measuredOn(run)}`), copyButton(run));
+      make("div", {}, `${shown(row, "score")} % at ${shown(row, "tpf")} TPF, ${shown(row, "tokens_per_s")} tokens/s`),
+      make("div", { class: "muted" }, `${shown(row, "nfe")} forwards per sample, ${measuredOn(run)}`), copyButton(run));
   }
 
   function update() {
@@ -207,7 +191,6 @@
     const onFront = front(rows, "tpf");
     const name = { head: "run", value: (row) => row.run.name, cell: (row) => onFront.has(row)
       ? make("span", {}, make("span", { class: "dot", role: "img", "aria-label": "on the Pareto front" }), row.run.name) : row.run.name };
-    const strict = runs.some((run) => Object.values(run.tasks).some((row) => row.score[0] !== row.score_strict[0]));
     const memory = runs.some((run) => run.peak_memory);
     $("memory-note").hidden = !memory;
     $("runs-title").textContent = `Runs, ${where}`;
@@ -215,7 +198,7 @@
       name,
       { head: "command", text: true, cell: (row) => copyButton(row.run, "copy") },
       { head: "n", title: "Samples", value: (row) => row.n, cell: (row) => String(row.n) },
-      ...Object.entries(METRICS).filter(([key]) => key !== "score_strict" || strict).map(([key, [head, show, interval, title]]) => (
+      ...columns().map(([key, { head, show, interval, title }]) => (
         { head, title, value: (row) => row[key][0], cell: (row) => metricCell(row[key], show, interval) })),
       ...(memory ? [{ head: "peak MB", title: "Peak memory", value: (row) => row.run.peak_memory?.bytes ?? -1,
         cell: (row) => (row.run.peak_memory ? make("span", { title: row.run.peak_memory.of }, fixed(0, 1e-6)(row.run.peak_memory.bytes)) : "\u2013") }] : []),
@@ -235,7 +218,7 @@
     fill("sweep-table", [
       { head: "decoder", value: (row) => row.curve, cell: (row) => row.curve },
       { head: "runs", value: (row) => row.points, cell: (row) => String(row.points) },
-      ...data.sweep_heads.map((head, i) => ({ head, value: (row) => row.values[i][0], cell: (row) => withInterval(row.values[i], fixed(i < 6 ? 2 : 0)) })),
+      ...data.sweep_heads.map(([head, digits], i) => ({ head, value: (row) => row.values[i][0], cell: (row) => withInterval(row.values[i], fixed(digits)) })),
     ], sweeps);
   }
 
@@ -252,48 +235,6 @@
     return kept.get(text);
   }
   const json = (text) => once(text, (bytes) => JSON.parse(new TextDecoder().decode(bytes)));
-
-  function quantile(sorted, q) {
-    const at = (sorted.length - 1) * q, low = Math.floor(at);
-    return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
-  }
-  function interval([value, ...draws]) {
-    if (draws.some(Number.isNaN)) return [value, NaN, NaN];
-    const sorted = Float64Array.from(draws).sort();
-    return [value, quantile(sorted, 0.025), quantile(sorted, 0.975)];
-  }
-
-  /** Two-sided p of flipped signs, as sweep_scores.sign_flip_p: exact where all differences are alike or they are few. */
-  function signFlipP(changes) {
-    const moved = changes.filter((change) => change !== 0), n = moved.length;
-    if (n < 2) return 1;
-    const total = moved.reduce((a, b) => a + b);
-    if (moved.every((change) => Math.abs(change) === Math.abs(moved[0]))) {
-      const ups = moved.filter((change) => change > 0).length;
-      let term = -n * Math.log(2), tail = 0; // log of C(n, k) / 2^n
-      for (let k = 0; k <= Math.min(ups, n - ups); k++) {
-        tail += Math.exp(term);
-        term += Math.log((n - k) / (k + 1));
-      }
-      return Math.min(1, 2 * tail);
-    }
-    const exact = n <= 13, flips = exact ? 2 ** n : 9999, slack = 1e-9;
-    let less = 0, more = 0, seed = 1;
-    const random = () => { // mulberry32
-      seed = (seed + 0x6d2b79f5) | 0;
-      let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
-      t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-      return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-    };
-    for (let flip = 0; flip < flips; flip++) {
-      let sum = 0;
-      for (let i = 0; i < n; i++) sum += (exact ? (flip >> i) & 1 : random() < 0.5) ? moved[i] : -moved[i];
-      if (sum <= total + slack) less++;
-      if (sum >= total - slack) more++;
-    }
-    const one = exact ? 0 : 1; // the data itself is one of the random flips
-    return Math.min(1, (2 * (Math.min(less, more) + one)) / (flips + one));
-  }
 
   async function compare(a, b) {
     const { tasks, draws } = sets[a.set], n = tasks.length;

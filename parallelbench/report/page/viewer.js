@@ -2,6 +2,7 @@
 // mountTraces(element, data): data is what parallelbench/report/page/viewer.py makes. Text enters as text only.
 (() => {
   "use strict";
+  const { replay } = window.algorithms;
   const LEVELS = [0.5, 0.7, 0.9, 0.99]; // where the next colour begins
   const PER_SECOND = 2;
 
@@ -17,26 +18,6 @@
   // a token as a reader sees it: ends of lines, blanks alone, and what would not show or would turn the text around
   const visible = (text) => (text.trim() ? text.trim() : text.replace(/ /g, "\u2423").replace(/\n/g, "\u21b5"))
     .replace(/[\p{C}\u2028\u2029]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
-
-  // The canvas before the first forward and after each; as `replay` in parallelbench/records/trace.py.
-  function replay(run) {
-    const blank = { token: null, prob: null, at: -1, candidate: null, event: "", old: null, times: 0 };
-    let cells = Array.from({ length: run.columns }, () => blank);
-    const frames = [{ forward: -1, cells, end: run.columns, window: [0, run.columns] }];
-    for (const step of run.steps) {
-      cells = cells.map((cell) => ({ ...cell, event: "", old: null, candidate: null, prob: cell.token === null ? null : cell.prob }));
-      for (const [column, token, prob] of step.writes) {
-        const cell = cells[column], old = cell.token;
-        const event = token === null ? "remasked" : old === null ? "committed" : token === old ? "" : "edited";
-        const redone = event === "remasked" || event === "edited";
-        cells[column] = { ...cell, token, prob, at: token === null ? -1 : step.forward, event, old, times: cell.times + redone };
-      }
-      for (const [column, token, prob] of step.open) Object.assign(cells[column], { candidate: token, prob });
-      cells = cells.map((cell, column) => (column < step.end ? cell : { ...blank, cut: true }));
-      frames.push({ forward: step.forward, cells, end: step.end, window: step.window });
-    }
-    return frames;
-  }
 
   const isWrong = (run, cell, column) =>
     run.expected !== null && cell.token !== null && column < run.expected.length && cell.token !== run.expected[column];
