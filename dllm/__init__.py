@@ -6,17 +6,3 @@ from dllm.load import load, save, shipped_models
 from dllm.model import DiffusionLM
 from dllm.recurrent import load_recurrent
 from dllm.spec import ModelSpec
-
-__all__ = [
-    "BlockCache",
-    "DelayedCache",
-    "DiffusionLM",
-    "ModelSpec",
-    "SubBlockCache",
-    "WindowCache",
-    "load",
-    "load_causal",
-    "load_recurrent",
-    "save",
-    "shipped_models",
-]

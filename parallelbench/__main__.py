@@ -39,7 +39,7 @@ ANALYSES = {
 MODULES = {  # of `main(arguments)`, which returns what is left to print
     "run": "wiring.sweep",
     "report": "report.report",
-    "score": "wiring.rescore",
+    "score": "wiring.score",
     "recommend": "report.recommend",
     "leaderboard": "report.leaderboard",
     "trace": "report.trace_view",

@@ -15,6 +15,7 @@ from tqdm import trange
 from decoders.loop import ONE_TOKEN, decode
 from decoders.traces import Recorder, open_traces, read_references, shard_path, step_bytes, write_shard
 from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.wiring.conf import CONF
 
 
 def collect(config: DictConfig) -> Path:
@@ -62,7 +63,7 @@ def collect(config: DictConfig) -> Path:
     return folder
 
 
-@hydra.main(version_base=None, config_path="pkg://conf", config_name="collect_traces")
+@hydra.main(version_base=None, config_path=str(CONF), config_name="collect_traces")
 def main(config: DictConfig) -> None:
     try:
         print(collect(config))

@@ -27,11 +27,12 @@ from parallelbench.run.job import prepare
 from parallelbench.run.processes import Processes, join
 from parallelbench.run.resume import open_job
 from parallelbench.training.trajectories import correct_trajectories, train_tasks
+from parallelbench.wiring.conf import CONF
 
 TRAJECTORY_KEYS = ("model", "decoder", "cache", "stop", "suite", "limit", "data_seed", "gen_length", "block_length")
 
 
-@hydra.main(version_base=None, config_path="pkg://conf", config_name="distill")
+@hydra.main(version_base=None, config_path=str(CONF), config_name="distill")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
     try:

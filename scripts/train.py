@@ -22,9 +22,10 @@ from parallelbench.records.record import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.tasks.base import TRAIN_SEED_MIN
 from parallelbench.training.mixture import SCAFFOLD, phrases
+from parallelbench.wiring.conf import CONF
 
 
-@hydra.main(version_base=None, config_path="pkg://conf", config_name="train")
+@hydra.main(version_base=None, config_path=str(CONF), config_name="train")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
     rank, _ = join()

@@ -17,7 +17,7 @@ from test_page import CHROMIUM, FLAGS, page_of
 
 from decoders import NO_CACHE, Decoder, FixedK, Never, StrictEos, TokenEdit, decode
 from decoders.remask import RunningConfidence, WideIn, Wino
-from decoders.schedules import MaskGit
+from decoders.rules.schedules import MaskGit
 from parallelbench.__main__ import main
 from parallelbench.records.record import read_run
 from parallelbench.records.trace import MAX_OPEN, TRACES, Trace, expected, is_of, replay

@@ -5,14 +5,3 @@ from dllm.training.certainty import CertaintyForcing
 from dllm.training.fit import FitConfig
 from dllm.training.objectives import BlockDiffusion, MaskedDiffusion, NextToken
 from dllm.training.scratch import scratch_causal, scratch_llama, scratch_recurrent
-
-__all__ = [
-    "BlockDiffusion",
-    "CertaintyForcing",
-    "FitConfig",
-    "MaskedDiffusion",
-    "NextToken",
-    "scratch_causal",
-    "scratch_llama",
-    "scratch_recurrent",
-]

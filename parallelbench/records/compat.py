@@ -10,35 +10,26 @@ from typing import Any
 from parallelbench.records.facts import Facts, knobs_of
 
 MOVED = {  # the path that configs held before, and the public one
-    "decoders.learn2pd.BlockFilter": "decoders.BlockFilter",
-    "decoders.learn2pd.PositionFilter": "decoders.PositionFilter",
-    "dllm.cache.BlockCache": "dllm.BlockCache",
-    "dllm.cache.DelayedCache": "dllm.DelayedCache",
-    "dllm.cache.SubBlockCache": "dllm.SubBlockCache",
-    "dllm.cache.WindowCache": "dllm.WindowCache",
-    "dllm.causal.load_causal": "dllm.load_causal",
-    "dllm.recurrent.load_recurrent": "dllm.load_recurrent",
-    "dllm.training.certainty.CertaintyForcing": "dllm.training.CertaintyForcing",
-    "dllm.training.fit.FitConfig": "dllm.training.FitConfig",
-    "dllm.training.objectives.BlockDiffusion": "dllm.training.BlockDiffusion",
-    "dllm.training.objectives.MaskedDiffusion": "dllm.training.MaskedDiffusion",
-    "dllm.training.objectives.NextToken": "dllm.training.NextToken",
-    "dllm.training.scratch.scratch_causal": "dllm.training.scratch_causal",
-    "dllm.training.scratch.scratch_llama": "dllm.training.scratch_llama",
-    "dllm.training.scratch.scratch_recurrent": "dllm.training.scratch_recurrent",
-    "parallelbench.autoregressive.Autoregressive": "parallelbench.Autoregressive",
-    "parallelbench.autoregressive.PromptLookup": "parallelbench.PromptLookup",
-    "parallelbench.mixture.TaskMixture": "parallelbench.TaskMixture",
-    "parallelbench.recurrent.DiffusionForcing": "parallelbench.DiffusionForcing",
-    "parallelbench.sinks.TensorBoard": "parallelbench.TensorBoard",
-    "parallelbench.sinks.Wandb": "parallelbench.Wandb",
-    "parallelbench.tasks.Suite": "parallelbench.Suite",
-    "parallelbench.tasks.coding.HumanEval": "parallelbench.HumanEval",
-    "parallelbench.tasks.coding.Mbpp": "parallelbench.Mbpp",
-    "parallelbench.tasks.mathematics.Gsm8k": "parallelbench.Gsm8k",
-    "parallelbench.tasks.mathematics.Math": "parallelbench.Math",
-    "parallelbench.tasks.official.OfficialSuite": "parallelbench.OfficialSuite",
-    "parallelbench.tasks.official.OfficialV2Suite": "parallelbench.OfficialV2Suite",
+    f"{module}.{name}": f"{package}.{name}"
+    for package, module, names in (
+        ("decoders", "decoders.learn2pd", "BlockFilter PositionFilter"),
+        ("dllm", "dllm.cache", "BlockCache DelayedCache SubBlockCache WindowCache"),
+        ("dllm", "dllm.causal", "load_causal"),
+        ("dllm", "dllm.recurrent", "load_recurrent"),
+        ("dllm.training", "dllm.training.certainty", "CertaintyForcing"),
+        ("dllm.training", "dllm.training.fit", "FitConfig"),
+        ("dllm.training", "dllm.training.objectives", "BlockDiffusion MaskedDiffusion NextToken"),
+        ("dllm.training", "dllm.training.scratch", "scratch_causal scratch_llama scratch_recurrent"),
+        ("parallelbench", "parallelbench.autoregressive", "Autoregressive PromptLookup"),
+        ("parallelbench", "parallelbench.mixture", "TaskMixture"),
+        ("parallelbench", "parallelbench.recurrent", "DiffusionForcing"),
+        ("parallelbench", "parallelbench.sinks", "TensorBoard Wandb"),
+        ("parallelbench", "parallelbench.tasks", "Suite"),
+        ("parallelbench", "parallelbench.tasks.coding", "HumanEval Mbpp"),
+        ("parallelbench", "parallelbench.tasks.mathematics", "Gsm8k Math"),
+        ("parallelbench", "parallelbench.tasks.official", "OfficialSuite OfficialV2Suite"),
+    )
+    for name in names.split()
 }
 FIRST = {public: first for first, public in reversed(MOVED.items())}
 

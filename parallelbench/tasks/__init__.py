@@ -11,23 +11,6 @@ from parallelbench.tasks.text.source import LEVELS
 from parallelbench.tasks.text.tasks import Paraphrase, Summary, WordsToSentence
 from parallelbench.tasks.waiting_line import TEMPLATES, WaitingLine
 
-__all__ = [
-    "Draw",
-    "LatinSquare",
-    "Paraphrase",
-    "Sample",
-    "Sudoku",
-    "Suite",
-    "Summary",
-    "Task",
-    "WaitingLine",
-    "WordsToSentence",
-    "bench_samples",
-    "builtin_tasks",
-    "text_tasks",
-    "train_draw",
-]
-
 
 def builtin_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, WaitingLine | LatinSquare | Sudoku]:
     """The waiting line and the puzzles by name; `lengths` are the list lengths of the waiting line."""

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from decoders.compose import surest
-from decoders.rules import FixedK
+from decoders.rules.basic import FixedK
 from decoders.types import Candidates, CommitRule, Memory, Shape, Stateless, View
 
 

@@ -26,7 +26,7 @@ from decoders.signals import signals as read_signals
 from decoders.traces import Traces
 from decoders.types import Candidates, Memory, Shape, Stateless, View
 
-ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parents[1] / "assets"
 Network = TypeVar("Network", bound=nn.Module)
 
 
