@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import SMALL, samples
+from hydra.utils import get_object
 
+from parallelbench.__main__ import main
 from parallelbench.records.record import read_run
 from parallelbench.stats.metrics import METRICS
 
@@ -275,3 +278,19 @@ def test_choices_are_listed(cli) -> None:
     assert cli("frobnicate")[0] == 2
     assert cli("report", "nowhere")[0] == 2
     assert cli()[1].startswith("python -m parallelbench COMMAND")
+
+
+def test_the_console_script_is_the_command_line(cli) -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["parallelbench"].partition(":")
+    assert get_object(f"{module}.{function}") is main
+    assert cli("--version")[:2] == (0, f"dllm-parallelbench {project['version']}\n")
+
+
+def test_what_needs_no_model_is_said_at_once() -> None:
+    script = (
+        "import sys; from parallelbench.__main__ import main; main(); print({'torch', 'hydra'} & sys.modules.keys())"
+    )
+    for arguments in ([], ["analyze"], ["--version"]):
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "set()"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from parallelbench.records.record import Run, find_runs, read_run
-from parallelbench.report.markdown import table_row, with_interval
+from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options
 from parallelbench.stats.metrics import ALL, Value, resample_counts
 from parallelbench.stats.paired import Paired, interval, pair
@@ -86,7 +86,7 @@ def _one_run(path: Path) -> Run:
 def _markdown(a: Run, b: Run, rows: dict[str, Comparison]) -> str:
     heads = ["task", "n", "A %", "B %", "B - A", "p", "better", "worse", "NFE B/A", "TPF B/A"]
     lines = ["# B against A", "", *(f"- {name}: {_title(run)}" for name, run in (("A", a), ("B", b))), ""]
-    lines += [table_row(heads), table_row(["---"] + ["---:"] * (len(heads) - 1))]
+    lines += table_head(heads)
     for task, row in rows.items():
         cells = [
             str(row.n),

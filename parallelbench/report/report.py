@@ -10,7 +10,7 @@ import numpy as np
 
 from parallelbench.records.record import Record, Run, readable_runs
 from parallelbench.report import plots
-from parallelbench.report.markdown import table_row
+from parallelbench.report.markdown import table_head, table_row
 from parallelbench.report.options import split_options
 from parallelbench.report.page import write_page
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
@@ -171,8 +171,7 @@ def _equal_quality(runs: Sequence[Run], curve_of: Mapping[str, str], reference: 
         f"({100 * best:.1f} %), and its lead over {reference}, with 95 % intervals (paired bootstrap over samples; "
         "linear between runs).",
         "",
-        table_row(["decoder", *heads]),
-        table_row(["---"] + ["---:"] * len(heads)),
+        *table_head(["decoder", *heads]),
     ]
     middle = LEVELS[1]
     order = sorted(table, key=lambda name: -(value.value if (value := table[name][middle].tpf) else 0))
