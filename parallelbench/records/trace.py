@@ -112,7 +112,7 @@ def _step(forward: int, window: list[int], end: int, writes: list[list], open: l
     return Step(forward, (first, behind), end, [(c, t, p) for c, t, p in writes], [(c, t, p) for c, t, p in open])
 
 
-def _trace(values: dict[str, Any]) -> Trace:
+def _trace(values: Any) -> Trace:
     if values.pop("schema") != SCHEMA:
         raise ValueError(f"not of schema {SCHEMA}")
     steps = [_step(**step) for step in values.pop("steps")]
