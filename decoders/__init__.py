@@ -1,15 +1,10 @@
 """Parallel decoders for diffusion language models: one denoising loop and everything that decides what to commit."""
 
-from decoders.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
 from decoders.compose import Decoder
-from decoders.contention import Contention
 from decoders.credit import Credit
 from decoders.filters import BanEos, Temperature, TopK, TopP
 from decoders.generate import Generation, generate
-from decoders.history import DynamicThreshold, Horizon, Klass, Prophet, RunningMean, WarmThreshold
-from decoders.learn2pd import Agreement, Learn2PD
 from decoders.loop import NO_CACHE, DecodedRow, decode
-from decoders.oracle import Oracle
 from decoders.remask import (
     ConfidenceDrop,
     LoopRemask,
@@ -22,77 +17,15 @@ from decoders.remask import (
     Wino,
 )
 from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
-from decoders.rules import FirstAlone, FixedK, Prefix, Threshold
-from decoders.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
-from decoders.segments import Hierarchical
+from decoders.rules.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
+from decoders.rules.basic import FirstAlone, FixedK, Prefix, Threshold
+from decoders.rules.contention import Contention
+from decoders.rules.history import DynamicThreshold, Horizon, Klass, Prophet, RunningMean, WarmThreshold
+from decoders.rules.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFilter
+from decoders.rules.oracle import Oracle
+from decoders.rules.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
+from decoders.rules.segments import Hierarchical
 from decoders.slowfast import SlowFast
 from decoders.soft import Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
 from decoders.types import CommitRule, LogitTransform, Rescore, Revise, SoftStep
-
-__all__ = [
-    "NO_CACHE",
-    "Agreement",
-    "BanEos",
-    "BlockEos",
-    "CommitRule",
-    "ConfidenceDrop",
-    "Contention",
-    "Credit",
-    "DecodedRow",
-    "Decoder",
-    "DensityPrior",
-    "Dilated",
-    "Dimple",
-    "DreamOrigin",
-    "DreamSchedule",
-    "DynamicThreshold",
-    "EntropyBound",
-    "EntropyThreshold",
-    "EosLast",
-    "Eotp",
-    "Factor",
-    "FirstAlone",
-    "FixedK",
-    "Frechet",
-    "Generation",
-    "Hierarchical",
-    "Horizon",
-    "Klass",
-    "Learn2PD",
-    "LogitTransform",
-    "LoopRemask",
-    "LoopRule",
-    "MaskGit",
-    "Never",
-    "Oracle",
-    "OrderNoise",
-    "OriginalProb",
-    "PositionPrior",
-    "Prefix",
-    "Prophet",
-    "ReMdmRemask",
-    "ReMdmRule",
-    "Rescore",
-    "Revise",
-    "RunningConfidence",
-    "RunningMean",
-    "Schedule",
-    "Slerp",
-    "SlowFast",
-    "Smoothing",
-    "SoftStep",
-    "StopRule",
-    "StrictEos",
-    "Temperature",
-    "Threshold",
-    "ThresholdOrSchedule",
-    "TokenEdit",
-    "TopK",
-    "TopP",
-    "WarmThreshold",
-    "WideIn",
-    "Wino",
-    "decode",
-    "generate",
-]

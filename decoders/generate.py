@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from decoders.compose import Decoder, check_is_decoder
 from decoders.loop import NO_CACHE, DecodedRow, decode
-from decoders.rules import Threshold
+from decoders.rules.basic import Threshold
 from decoders.state import responses
 from decoders.stop import StopRule, StrictEos
 from dllm.cache import CacheStrategy

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
-from decoders.rules import FixedK
+from decoders.rules.basic import FixedK
 from decoders.state import NEVER, DecodeState, responses
 from decoders.stop import StopRule, check_is_stop_rule
 from decoders.types import Shape, Update, View

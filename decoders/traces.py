@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decoders.oracle import agrees
+from decoders.rules.oracle import agrees
 from decoders.signals import Signals, feature_memory, features, signals
 from decoders.state import DecodeState
 from decoders.types import Shape, Update, View

@@ -78,7 +78,7 @@ def load_diffusion(
     if str(name_or_path) in shipped_causal_models():
         raise ValueError(
             f"model {str(name_or_path)!r} is autoregressive, not a diffusion model; load it with "
-            f"dllm.causal.load_causal, or run it with model={str(name_or_path).replace('-', '_')} decoder=ar"
+            f"dllm.load_causal, or run it with model={str(name_or_path).replace('-', '_')} decoder=ar"
         )
     path = str(ASSETS / str(name_or_path) if str(name_or_path) in shipped_models() else name_or_path)
     device, pretrained, hub = prepare(device, pretrained)

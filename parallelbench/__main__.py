@@ -1,43 +1,12 @@
-"""Command line: `python -m parallelbench COMMAND`. Hydra is known here only."""
+"""Command line: `parallelbench COMMAND`, or `python -m parallelbench COMMAND`. Each command is imported when it is
+called for."""
 
-import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NoReturn
-
-import hydra
-from hydra.errors import HydraException
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from transformers.utils import logging as transformers_logging
-
-from parallelbench import leaderboard, recommend, trace
-from parallelbench.analyze import ANALYSES, analysis
-from parallelbench.compose import (
-    CONF,
-    GROUPS,
-    Outcome,
-    build_generator,
-    check_overrides,
-    command,
-    decode_config,
-    sentence,
-)
-from parallelbench.generate import DiffusionGenerator
-from parallelbench.grammar import BACKENDS
-from parallelbench.launcher import register
-from parallelbench.options import split_options
-from parallelbench.processes import Processes, join
-from parallelbench.record import find_runs, read_run, readable_runs, writing
-from parallelbench.report import run_table, write_report
-from parallelbench.run import rescore
-from parallelbench.sinks import publish_sweep
-from parallelbench.tasks import builtin_tasks, text_tasks
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import NoReturn
 
 USAGE = "\n".join(
     (
@@ -54,198 +23,83 @@ USAGE = "\n".join(
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "lm_eval ARGUMENTS ...          lm-evaluation-harness with the model dllm, whose --model_args are those of run",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",
+        "--version                      of this package",
     )
 )
+ANALYSES = {
+    "theory": "ParallelBench's theory, ideal models and tiny: [tasks=all n=3..10 k=1,2,3,4,n samples=2000 tiny=100 "
+    "out_dir=...]",
+    "frontier": "score against forwards of runs beside the best possible: RUNS... [samples=100 out_dir=...]",
+    "pbx": "[RUN ...] [csv=FILE] [leaderboard=FILE] [generation=v1] [out_dir=DIR]   PBx, AUP, Pareto front of sweeps",
+    "compare": "RUN_A RUN_B [out_dir=DIR]   B against A per task: score, p-value, ratios of NFE and TPF, paired "
+    "bootstrap",
+    "oracle": "RUN ... [out_dir=DIR]   the best knob for each sample: what a choice per sample could gain over one for "
+    "all",
+}
+MODULES = {  # of `main(arguments)`, which returns what is left to print
+    "run": "wiring.sweep",
+    "report": "report.report",
+    "score": "wiring.score",
+    "recommend": "report.recommend",
+    "leaderboard": "report.leaderboard",
+    "trace": "report.trace_view",
+    "lm_eval": "wiring.lm_eval",
+    "list": "wiring.choices",
+    "analyze theory": "report.theory",
+    "analyze frontier": "report.best_possible",
+    "analyze pbx": "report.pbx",
+    "analyze compare": "report.compare",
+    "analyze oracle": "report.best_knob",
+}
+HANDED = {  # what of the wiring a report needs, to go back from a run to its command or its decoder
+    "report": "command.command",
+    "recommend": "command.command",
+    "analyze frontier": "conf.build_part",
+}
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    commands = {
-        "run": run,
-        "report": report,
-        "score": score,
-        "recommend": lambda arguments: print(recommend.main(arguments)),
-        "leaderboard": lambda arguments: print(leaderboard.main(arguments)),
-        "trace": trace.main,
-        "analyze": analyze,
-        "lm_eval": lm_eval,
-        "list": show_choices,
-    }
-    if not arguments or arguments[0] in ("-h", "--help"):
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
         print(USAGE)
         return
-    if arguments[0] not in commands:
-        fail(f"unknown command {arguments[0]!r}; choose one of {', '.join(commands)}")
+    if name == "--version":
+        print(f"dllm-parallelbench {version('dllm-parallelbench')}")
+        return
+    if name == "analyze":
+        if not arguments:
+            print("\n".join(f"{name:10} {usage}" for name, usage in ANALYSES.items()))
+            return
+        if arguments[0] not in ANALYSES:
+            fail(f"unknown analysis {arguments[0]!r}; choose among {', '.join(ANALYSES)}")
+        name, arguments = f"analyze {arguments[0]}", arguments[1:]
+    if name not in MODULES:
+        known = dict.fromkeys(name.split()[0] for name in MODULES)
+        fail(f"unknown command {name!r}; choose one of {', '.join(known)}")
+    if name == "lm_eval" and find_spec("lm_eval") is None:
+        fail("lm_eval needs lm-evaluation-harness; pip install 'dllm-parallelbench[eval]'")
     try:
-        commands[arguments[0]](arguments[1:])
+        call(name, arguments)
     except ValueError as error:
-        fail(sentence(error))
+        fail(str(error))
+
+
+def call(name: str, arguments: Sequence[str]) -> None:
+    """Calls a command with its arguments and what it is handed, and prints what it returns."""
+    command: Callable[..., str | None] = import_module(f"parallelbench.{MODULES[name]}").main
+    handed = []
+    if name in HANDED:
+        module, function = HANDED[name].split(".")
+        handed = [getattr(import_module(f"parallelbench.wiring.{module}"), function)]
+    text = command(arguments, *handed)
+    if text is not None:
+        print(text)
 
 
 def fail(message: str) -> NoReturn:
     """One sentence on stderr, exit code 2."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(2)
-
-
-def run(arguments: Sequence[str]) -> None:
-    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]  # Hydra wants them side by side
-    sys.argv = ["parallelbench run", *(a for a in arguments if a not in overrides), *overrides]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
-    transformers_logging.disable_progress_bar()  # one bar, the run's
-    processes = join()
-    task = _Task(processes)
-    register()
-    try:
-        if not any(a.startswith(("--config-name", "-cn", "--config-path", "-cp")) for a in arguments):
-            check_overrides([*overrides, *(a for a in arguments if a.startswith("~"))], _config_dir(arguments))
-        hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        task.finish(Outcome(refused=sentence(error)))
-    task.close()
-    processes.leave()
-    if task.failed:
-        raise SystemExit(task.failed)
-
-
-def _config_dir(arguments: Sequence[str]) -> Path | None:
-    """Where options of the user's own are."""
-    for flag, value in pairwise([*(part for a in arguments for part in a.split("=", 1)), ""]):
-        if flag in ("--config-dir", "-cd"):
-            return Path(value)
-    return None
-
-
-class _Task:
-    """What Hydra calls with each composed config: one that is refused or dies does not keep a sweep from its others.
-    failed: the exit code, 0 for none."""
-
-    def __init__(self, processes: Processes) -> None:
-        self.processes, self.failed = processes, 0
-        self.finished: dict[Path, Outcome] = {}
-
-    def __call__(self, config: DictConfig) -> None:
-        say = partial(print, flush=True) if self.processes.is_main else lambda text: None
-        self.finish(decode_config(config, self.processes, say))
-
-    def finish(self, outcome: Outcome) -> None:
-        self.failed = 2 if outcome.refused else max(self.failed, int(bool(outcome.died)))
-        if not self.processes.is_main:
-            return
-        if outcome.refused or outcome.died:
-            what = outcome.refused or f"{outcome.folder or 'a job'} died of {outcome.died}"
-            print(f"error: {what}", file=sys.stderr, flush=True)
-        else:
-            assert outcome.folder is not None
-            self.finished[outcome.folder] = outcome
-            print(outcome.table, outcome.folder, sep="\n", flush=True)
-
-    def close(self) -> None:
-        """A sweep's summary, where its runs have sent their numbers."""
-        sinks = {name: sink for outcome in self.finished.values() for name, sink in outcome.sinks.items()}
-        if len(self.finished) > 1 and sinks:
-            publish_sweep(list(self.finished), sinks)
-
-
-def report(arguments: Sequence[str]) -> None:
-    paths, options = split_options(arguments, {"out_dir": "results/report"})
-    out_dir = Path(options["out_dir"])
-    runs, skipped = readable_runs(paths)
-    for why in skipped:
-        print(f"skipped: {why}", file=sys.stderr)
-    print(write_report(runs, out_dir, command))
-    print(out_dir)
-
-
-def analyze(arguments: Sequence[str]) -> None:
-    if not arguments:
-        for name in ANALYSES:
-            print(f"{name:10} {analysis(name).USAGE}")
-        return
-    print(analysis(arguments[0]).main(arguments[1:]))
-
-
-def score(arguments: Sequence[str]) -> None:
-    paths, options = split_options(arguments, {"grammar": ""})
-    try:
-        for folder in find_runs(paths):
-            config = read_run(folder).config["suite"]
-            if options["grammar"]:
-                config = {**config, "grammar": options["grammar"]}
-            suite = instantiate(OmegaConf.create(config), _convert_="all")
-            with writing(folder):
-                finished = rescore(folder, suite.build())
-            print(run_table(finished))
-            print(finished.folder)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(sentence(error)) from error
-
-
-def lm_eval(arguments: Sequence[str]) -> None:
-    try:
-        from parallelbench import harness
-    except ImportError as error:
-        raise ValueError(
-            f"lm_eval needs lm-evaluation-harness ({error}); pip install 'dllm-parallelbench[eval]'"
-        ) from error
-
-    try:
-        harness.main(arguments, lambda given: harness.DllmLM(**_harness_options(given)))
-    except NotImplementedError as error:
-        raise ValueError(str(error)) from error
-
-
-def show_choices(arguments: Sequence[str]) -> None:
-    """Every config group's options, by the comment on the first line of their files; the tasks; the plain keys."""
-    for group in (*GROUPS, "launcher", "sink", "experiment"):
-        for option in sorted((CONF / group).glob("*.yaml")):
-            comments = (line.removeprefix("#").strip() for line in option.read_text().splitlines())
-            about = next(comment for comment in comments if not comment.startswith("@"))
-            label = f"{group}={option.name.removesuffix('.yaml')}"
-            print(f"{label:22} {about}")
-    for name in (*builtin_tasks(), *text_tasks()):
-        print(f"suite.tasks=[{name}]")
-    for key, about in (
-        ("limit=50", "samples per task"),
-        ("seed=0", "benchmark seed"),
-        ("batch_size=16", "samples decoded together"),
-        ("gen_length=32", "columns to fill, a multiple of block_length"),
-        ("block_length=32", "columns decoded before the next block opens"),
-        ("traces=2", "samples per task whose steps are saved, for `trace` and the page of a report"),
-        ("out_dir=DIR", "where the run is written"),
-        ("suite.grammar=harper", f"{', '.join(BACKENDS)} or a LanguageTool server's URL (suites with text tasks)"),
-    ):
-        print(f"{key:22} {about}")
-
-
-def _harness_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of DllmLM from lm_eval's --model_args: pretrained (an option of conf/model, a path or a hub id),
-    samples, costs, and what `run` takes."""
-    options = {"pretrained": "tiny", "batch_size": None, "samples": 128, "costs": None, **given}
-    name, batch_size, samples, costs = (options.pop(key) for key in ("pretrained", "batch_size", "samples", "costs"))
-    for key in ("device", "max_batch_size"):  # the harness always gives them; here model.device says it
-        options.pop(key, None)
-    known = (CONF / "model" / f"{name}.yaml").exists()
-    overrides = [f"model={name}"] if known else ["model=local", f"model.name_or_path={json.dumps(str(name))}"]
-    overrides += [f"batch_size={batch_size}"] if batch_size else []
-    overrides += ["gen_length=null", *(f"{key}={json.dumps(value)}" for key, value in options.items())]
-    try:
-        with hydra.initialize_config_dir(str(CONF), version_base=None):
-            config = hydra.compose("run", overrides)
-        generator = build_generator(config)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(sentence(error)) from error
-    if not isinstance(generator, DiffusionGenerator):
-        raise ValueError(
-            f"pretrained={name} with these arguments is no diffusion model and decoder, as lm_eval needs here"
-        )
-    return {
-        "generator": generator,
-        "gen_len": config.gen_length,
-        "batch_size": config.batch_size,
-        "samples": samples,
-        "costs": costs and Path(costs),
-    }
 
 
 if __name__ == "__main__":

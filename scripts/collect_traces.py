@@ -16,7 +16,8 @@ from tqdm import trange
 from decoders.loop import ONE_TOKEN, decode
 from decoders.traces import Recorder, open_traces, read_references, shard_path, step_bytes, write_shard
 from dllm.training.start import start_from
-from parallelbench.generate import DiffusionGenerator
+from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.wiring.conf import CONF
 
 
 def collect(config: DictConfig) -> Path:
@@ -69,7 +70,7 @@ def collect(config: DictConfig) -> Path:
     return folder
 
 
-@hydra.main(version_base=None, config_path="pkg://conf", config_name="collect_traces")
+@hydra.main(version_base=None, config_path=str(CONF), config_name="collect_traces")
 def main(config: DictConfig) -> None:
     try:
         print(collect(config))

@@ -8,7 +8,6 @@ layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weig
 
 import json
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,12 +21,14 @@ from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from dllm.training.start import start_from
-from parallelbench.generate import DiffusionGenerator
-from parallelbench.processes import Processes, join
-from parallelbench.record import Run, provenance, writing
-from parallelbench.run import execute, prepare, start
-from parallelbench.sinks import Logs
-from parallelbench.trajectories import correct_trajectories, train_tasks
+from parallelbench.records.record import Run, provenance
+from parallelbench.report.sinks import Logs
+from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.run.job import prepare
+from parallelbench.run.processes import Processes, join
+from parallelbench.run.resume import open_job
+from parallelbench.training.trajectories import correct_trajectories, train_tasks
+from parallelbench.wiring.conf import CONF
 
 TRAJECTORY_KEYS = (
     "model",
@@ -44,7 +45,7 @@ TRAJECTORY_KEYS = (
 )
 
 
-@hydra.main(version_base=None, config_path="pkg://conf", config_name="distill")
+@hydra.main(version_base=None, config_path=str(CONF), config_name="distill")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
     try:
@@ -140,13 +141,8 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: P
         },
         choices={},
     )
-    with ExitStack() as until_done:
-
-        def begin() -> set[str]:
-            until_done.enter_context(writing(job.folder))
-            return start(job, processes.count)
-
-        return execute(job, processes.in_main(begin), processes)
+    with open_job(job, processes) as opened:
+        return opened.decode()
 
 
 if __name__ == "__main__":

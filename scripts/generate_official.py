@@ -11,15 +11,15 @@ import hashlib
 import sys
 from pathlib import Path
 
-from parallelbench.options import split_options
-from parallelbench.tasks.official_generator import (
+from parallelbench.report.options import split_options
+from parallelbench.tasks.official.draws import (
     LATIN,
     latin_square_rows,
     read_names,
     waiting_line_rows,
     write_rows,
 )
-from parallelbench.tasks.official_manifest import PUBLISHED
+from parallelbench.tasks.official.manifest import PUBLISHED
 from parallelbench.tasks.waiting_line import OPERATIONS
 
 PUBLISHED_LENGTHS = "3-6"

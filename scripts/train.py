@@ -27,15 +27,16 @@ from dllm.training.lora import Lora
 from dllm.training.objectives import NextToken
 from dllm.training.start import start_from
 from dllm.training.tokenizer import build_tokenizer
-from parallelbench.mixture import SCAFFOLD, phrases, special_ids
-from parallelbench.record import provenance
-from parallelbench.sinks import Logs
+from parallelbench.records.record import provenance
+from parallelbench.report.sinks import Logs
+from parallelbench.training.mixture import SCAFFOLD, phrases, special_ids
 from parallelbench.training.rows import ByLength, Stream
+from parallelbench.wiring.conf import CONF
 
 RECORD = "training.json"
 
 
-@hydra.main(version_base=None, config_path="pkg://conf", config_name="train")
+@hydra.main(version_base=None, config_path=str(CONF), config_name="train")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
     try:

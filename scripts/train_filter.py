@@ -17,11 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from decoders.learn2pd import save_filter
+from decoders.rules.learn2pd import save_filter
 from decoders.traces import read_traces
 from dllm.training.fit import fit
-from parallelbench.record import provenance
-from parallelbench.sinks import Logs
+from parallelbench.records.record import provenance
+from parallelbench.report.sinks import Logs
+from parallelbench.wiring.conf import CONF
 
 CUT = 0.9  # the authors watch the rate of false acceptances here
 
@@ -91,7 +92,7 @@ def quality(network: nn.Module, inputs: Tensor, labels: Tensor, counts: Tensor) 
     return {name: round(float(value), 5) for name, value in values.items()}
 
 
-@hydra.main(version_base=None, config_path="pkg://conf", config_name="train_filter")
+@hydra.main(version_base=None, config_path=str(CONF), config_name="train_filter")
 def main(config: DictConfig) -> None:
     try:
         print(json.dumps(train(config), indent=2))

@@ -10,12 +10,12 @@ import torch
 import dllm
 from decoders import NO_CACHE, Decoder, EntropyBound, Never, decode
 from dllm.exact import Enumerated, ExactModel
-from parallelbench.analyze.frontier import answers, in_tokens
-from parallelbench.analyze.theory import FirstNames
-from parallelbench.compose import build_part
+from parallelbench.report.ideal import answers, in_tokens
+from parallelbench.report.theory_cells import FirstNames
+from parallelbench.stats.bounds import accuracy, kl_bound, total_correlation
 from parallelbench.tasks import builtin_tasks
 from parallelbench.tasks.waiting_line import write_list
-from parallelbench.theory import accuracy, kl_bound, total_correlation
+from parallelbench.wiring.conf import build_part
 
 COLUMNS = "task,n,k,tau,total_correlation,kl_bound,accuracy_closed,accuracy_ideal,ci_low,ci_high,samples"
 

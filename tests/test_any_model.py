@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import SMALL, make_model, samples
+from parallelbench.steps import read_traces
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -17,12 +18,11 @@ from dllm.exact import ExactModel, OneReplaced, Permutations
 from dllm.guidance import Guided
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
-from parallelbench.autoregressive import Autoregressive
-from parallelbench.generate import make_generator
-from parallelbench.processes import ALONE
-from parallelbench.recurrent import DiffusionForcing
+from parallelbench.methods.autoregressive import Autoregressive
+from parallelbench.methods.diffusion_forcing import DiffusionForcing
 from parallelbench.run import execute, prepare, start
-from parallelbench.steps import read_traces
+from parallelbench.run.generator import make_generator
+from parallelbench.run.processes import ALONE
 from parallelbench.tasks.base import Sample
 
 FIT = {"cache": NO_CACHE, "stop": StrictEos(), "block_len": None, "seed": 0}

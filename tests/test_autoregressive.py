@@ -16,10 +16,10 @@ from dllm.cache import WindowCache
 from dllm.causal import CausalLM, load_causal, save_causal
 from dllm.load import load_diffusion
 from dllm.training.tokenizer import build_tokenizer
-from parallelbench.autoregressive import Autoregressive, PromptLookup
-from parallelbench.generate import Generator, Request, make_generator
-from parallelbench.mixture import phrases
-from parallelbench.record import read_run
+from parallelbench.methods.autoregressive import Autoregressive, PromptLookup
+from parallelbench.records.record import read_run
+from parallelbench.run.generator import Generator, Request, make_generator
+from parallelbench.training.mixture import phrases
 
 GEN_LEN = 24
 TASKS = "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"

@@ -19,10 +19,10 @@ from dllm.training.certainty import CertaintyForcing, active_block
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from dllm.training.objectives import Batch
-from parallelbench.record import Record, Run
+from parallelbench.records.record import Record, Run
 from parallelbench.tasks import Suite
 from parallelbench.tasks.base import TRAIN_SEED_MIN, is_held_out
-from parallelbench.trajectories import correct_trajectories, train_tasks
+from parallelbench.training.trajectories import correct_trajectories, train_tasks
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "distill.py"
 

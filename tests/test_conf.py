@@ -11,8 +11,8 @@ from hydra.utils import instantiate
 from dllm.causal import save_causal
 from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
+from parallelbench.wiring.conf import CONF
 
-CONF = Path(__file__).parent.parent / "conf"
 PACKAGED = ("experiment", "launcher")  # settings of other groups
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in PACKAGED]
 EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))]

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from decoders import Credit, Decoder, FixedK
 from decoders.testing import check_decoder, peak_temporaries
 from decoders.types import CommitRule, Revise, Shape, Update
-from parallelbench.compose import CONF
+from parallelbench.wiring.conf import CONF
 
 FILES = [  # those that decode in the one loop
     path for path in sorted((CONF / "decoder").glob("*.yaml")) if OmegaConf.load(path)._target_ == "decoders.Decoder"

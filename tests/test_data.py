@@ -9,13 +9,13 @@ import torch
 from dllm.training.objectives import Batch, NextToken
 from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
-from parallelbench.mixture import TaskMixture, phrases
 from parallelbench.tasks import Suite
 from parallelbench.tasks.base import TRAIN_SEED_MIN, is_held_out
 from parallelbench.tasks.mathematics import Gsm8k
 from parallelbench.tasks.prompts import Prompts
+from parallelbench.training.mixture import TaskMixture, phrases
 from parallelbench.training.rows import ByLength, Mixed, Rows
-from parallelbench.trajectories import TrainSplit, train_tasks
+from parallelbench.training.trajectories import TrainSplit, train_tasks
 
 TOKENIZER = build_tokenizer(phrases())
 PAIRS = [(f"What is {i} + 1?", f"It is {i + 1}.") for i in range(200)]

@@ -14,12 +14,13 @@ import pytest
 import torch
 from conftest import SMALL, samples
 
-from parallelbench import compose, processes
-from parallelbench.generate import Generator
-from parallelbench.processes import Processes
-from parallelbench.record import Record, append_records, read_run, rewrite_records
-from parallelbench.report import run_table
-from parallelbench.run import Job, share, start
+from parallelbench.records.record import SAMPLES, Record, read_run
+from parallelbench.run import processes, resume
+from parallelbench.run.generator import Generator
+from parallelbench.run.job import Job
+from parallelbench.run.processes import Processes
+from parallelbench.run.resume import OpenJob
+from parallelbench.stats.table import run_table
 from parallelbench.tasks import Sample
 
 ROOT = Path(__file__).parent.parent
@@ -146,11 +147,11 @@ def test_merging_again_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as killed:
         killed.setattr(Path, "unlink", lambda self: pytest.fail("killed before deleting"))
         with pytest.raises(pytest.fail.Exception):
-            rewrite_records(folder, records)
+            SAMPLES.rewrite(folder, records)
     assert len(list(folder.glob("samples.*.jsonl"))) == 2
     assert read_run(folder).records == records
     for _ in range(2):
-        rewrite_records(folder, read_run(folder).records)
+        SAMPLES.rewrite(folder, read_run(folder).records)
         assert read_run(folder).records == records and not list(folder.glob("samples.*.jsonl"))
 
 
@@ -158,13 +159,14 @@ def test_a_record_scored_again_is_not_replaced_by_its_shard(tmp_path: Path, cli)
     cli("run", *SMALL, "out_dir=run")
     folder = tmp_path / "run"
     first = read_run(folder).records[0]
-    append_records(folder, [Record(**{**vars(first), "scores": {"score": -1.0}})], shard=0)
+    SAMPLES.append(folder, [Record(**{**vars(first), "scores": {"score": -1.0}})], shard=0)
     assert read_run(folder).records[0] == first and len(read_run(folder).records) == 6
 
 
 def test_a_run_that_lost_samples_stays_partial(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as lossy:
-        lossy.setattr(compose, "start", lambda job, count: start(job, count) | {job.batches[0][0].id})
+        start = resume._start
+        lossy.setattr(resume, "_start", lambda job, count: start(job, count) | {job.batches[0][0].id})
         cli("run", *SMALL, "out_dir=run")
     assert read_run(tmp_path / "run").info["status"] == "partial"
     code, out, _ = cli("run", *SMALL, "out_dir=run")
@@ -181,10 +183,12 @@ def test_work_is_balanced() -> None:
     ]
     generator = Mock(spec=Generator, prompt_len=lambda request: len(request.messages[0]["content"]))
     job = Job(generator, (), batches, {}, {}, Path())
-    lengths = [[len(s.messages[0]["content"]) for b in share(job, set(), Processes(r, 2)) for s in b] for r in (0, 1)]
+    lengths = [
+        [len(s.messages[0]["content"]) for b in OpenJob(job, set(), Processes(r, 2)).share() for s in b] for r in (0, 1)
+    ]
     assert sorted(lengths[0] + lengths[1]) == sorted(length for num_rows, length in sizes for _ in range(num_rows))
     assert len(lengths[0]) == len(lengths[1]) and max(map(sum, lengths)) < 1.05 * min(map(sum, lengths))
-    assert share(job, {sample.id for sample in batches[0]}, Processes()) == batches[1:]
+    assert OpenJob(job, {sample.id for sample in batches[0]}).share() == batches[1:]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallelbench.frontier import speed_at, speeds
-from parallelbench.record import Record, Run
+from parallelbench.records.record import Record, Run
+from parallelbench.stats.speed_at_quality import speed_at, speeds
 
 
 def run(score: list[float], nfe: int, tasks: list[str] | None = None) -> Run:

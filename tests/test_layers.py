@@ -1,12 +1,16 @@
-"""The architecture as a test: imports point one way, some libraries belong to one place, what our objects offer is
-declared and not probed, classes are final, and a default stands in one place."""
+"""The architecture as a test: imports point one way, some libraries belong to one place, no drawer fills up, what our
+objects offer is declared and not probed, classes are final, and a default stands in one place."""
 
 import ast
 import dataclasses
 import importlib
 import inspect
+import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +21,39 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from decoders import StopRule
 from decoders.noise import STREAMS
+from decoders.state import NEVER
 from decoders.types import Part
+from parallelbench.records import record
 
 ROOT = Path(__file__).parent.parent
 LAYERS = ["dllm", "decoders", "parallelbench", "scripts", "examples"]
 FILES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]
-WIRING = ["parallelbench/__main__.py", "parallelbench/compose.py", "parallelbench/launcher.py", "scripts/"]
-HOMES = {"hydra": WIRING, "matplotlib": ["parallelbench/plots.py"]}
+PACKAGES = [path for path in FILES if path.relative_to(ROOT).parts[0] != "scripts"]
+ROOMS = [  # of parallelbench, from the ground up: a room imports those of the floors below it
+    ("tasks",),
+    ("records",),
+    ("stats",),
+    ("run", "report", "training"),
+    ("methods",),
+    ("wiring",),
+    ("__main__",),
+]
+FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+HOMES = {  # libraries, and the only files that import them
+    "hydra": ("parallelbench/wiring/", "scripts/"),
+    "omegaconf": ("parallelbench/wiring/", "scripts/"),
+    "matplotlib": ("parallelbench/report/plots.py",),
+    "vl_convert": ("parallelbench/report/page/",),
+    "PIL": ("parallelbench/report/sinks.py",),
+}
+WITHOUT_TORCH = ("parallelbench/tasks/", "parallelbench/records/", "parallelbench/stats/")
+BOUNDS = "parallelbench/stats/bounds.py"  # bounds from posteriors, which are the models'
+SAME_NAMES = {"__init__", "tasks", "soft"}
+NOT_OURS = "hydra_plugins."  # Hydra takes launchers from there alone
+MAX_LINES, MAX_MODULES = 350, 20
 
 
+@cache
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -33,18 +61,41 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_imports_point_one_way(path: Path) -> None:
-    name = str(path.relative_to(ROOT))
+    name = name_of(path)
     above = LAYERS[LAYERS.index(name.split("/")[0]) + 1 :]
     packages = {module.split(".")[0] for module in imports(path)}
     assert not packages & set(above)
     for package, homes in HOMES.items():
-        assert package not in packages or any(name.startswith(home) for home in homes)
+        assert package not in packages or name.startswith(homes)
+    if name.startswith(WITHOUT_TORCH) and name != BOUNDS:
+        assert not packages & {"torch", "dllm", "decoders", "transformers"}
+
+
+def rooms() -> dict[str, set[str]]:
+    """The rooms that each room of parallelbench imports."""
+    graph: dict[str, set[str]] = {room: set() for room in FLOOR}
+    for path in (ROOT / "parallelbench").rglob("*.py"):
+        room = path.relative_to(ROOT / "parallelbench").with_suffix("").parts[0]
+        found = {module.split(".")[1] for module in imports(path) if module.startswith("parallelbench.")}
+        assert room in graph or (room == "__init__" and not found), f"{path}: name its room in ROOMS"
+        graph.get(room, set()).update(found - {room})
+    return graph
+
+
+def test_rooms_import_those_below_them() -> None:
+    assert len(ROOMS) <= 7
+    for room, found in rooms().items():
+        assert all(FLOOR[other] < FLOOR[room] for other in found), f"{room} imports {found}"
 
 
 def test_no_cycles_between_files() -> None:
@@ -61,6 +112,69 @@ def test_no_cycles_between_files() -> None:
 
     for name in graph:
         visit(name, ())
+
+
+def test_no_module_is_long_and_no_folder_full() -> None:
+    assert not {name_of(p): n for p in PACKAGES if (n := len(p.read_text().splitlines())) > MAX_LINES}
+    assert not {folder: n for folder, n in Counter(path.parent for path in PACKAGES).items() if n > MAX_MODULES}
+
+
+def test_modules_have_names_of_their_own() -> None:
+    names = Counter(path.stem for path in FILES)
+    assert {name for name, count in names.items() if count > 1} <= SAME_NAMES
+
+
+def targets(value: object) -> list[str]:
+    if isinstance(value, dict):
+        found = [str(value["_target_"])] if "_target_" in value else []
+        return found + [target for inner in value.values() for target in targets(inner)]
+    return [target for inner in value for target in targets(inner)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf").rglob("*.yaml")), ids=name_of)
+def test_configs_name_public_classes(path: Path) -> None:
+    """A class may move; the package that exports it may not."""
+    for target in targets(yaml.safe_load(path.read_text())):
+        if not target.startswith(NOT_OURS):
+            package = target.rpartition(".")[0]
+            assert (ROOT / package.replace(".", "/") / "__init__.py").exists(), f"{target} names a module"
+            assert get_object(target) is not None
+
+
+def test_readers_compare_no_class_paths() -> None:
+    path_of_class = re.compile(r"(dllm|decoders|parallelbench)\.[\w.]+$")
+    for path in PACKAGES:
+        if name_of(path) == "parallelbench/records/compat.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            looked_up = node.keys if isinstance(node, ast.Dict) else []
+            called = node.args if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("startswith") else []
+            for one in (*compared, *looked_up, *called):
+                for leaf in ast.walk(one) if one is not None else ():
+                    text = leaf.value if isinstance(leaf, ast.Constant) else None
+                    public = name_of(path) == "parallelbench/__init__.py"  # where each public class is
+                    assert public or not (isinstance(text, str) and path_of_class.match(text)), f"{path}: {text}"
+
+
+def test_a_run_loads_no_plots(tmp_path: Path) -> None:
+    arguments = "run limit=1 suite.tasks=[waiting_line/copy] out_dir=run".split()
+    script = f"""
+import sys
+sys.argv = ["parallelbench", *{arguments}]
+import parallelbench.wiring.launcher
+from parallelbench.__main__ import main
+main()
+print({{"matplotlib", "vl_convert"}} & sys.modules.keys())  # PIL is transformers' own
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert done.stdout.splitlines()[-1:] == ["set()"], done.stderr
+
+
+def test_records_and_loop_agree_on_never() -> None:
+    assert record.NEVER == NEVER
 
 
 def test_nothing_runs_foreign_code() -> None:

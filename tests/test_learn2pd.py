@@ -9,10 +9,10 @@ from torch import Tensor
 
 import dllm
 from decoders import NO_CACHE, Agreement, Decoder, Eotp, FixedK, Learn2PD, Never, Oracle, Threshold, decode, generate
-from decoders.learn2pd import BlockFilter, PositionFilter, save_filter
 from decoders.logits import Logits
 from decoders.noise import Noise
 from decoders.propose import propose
+from decoders.rules.learn2pd import BlockFilter, PositionFilter, save_filter
 from decoders.signals import NUM_FEATURES, feature_memory, features, signals
 from decoders.testing import SPEC, HashModel, check_decoder
 from decoders.types import Shape, View

@@ -15,9 +15,9 @@ from lm_eval.api.instance import Instance
 
 import dllm
 from decoders import NO_CACHE, Decoder, FixedK, StrictEos, generate
-from parallelbench.generate import DiffusionGenerator
-from parallelbench.harness import DllmLM, elbo
+from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.tasks import builtin_tasks
+from parallelbench.wiring.lm_eval import DllmLM, elbo
 
 pytestmark = pytest.mark.filterwarnings("default")  # the harness's own
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from parallelbench.metrics import Value, aggregate, measure, ratio
-from parallelbench.record import Record
+from parallelbench.records.record import Record
+from parallelbench.stats.metrics import Value, aggregate, measure, ratio
 
 
 def record(i: int, task: str = "t", score: float = 1.0, tokens: int = 10, nfe: int = 5, latency: float = 0.5) -> Record:

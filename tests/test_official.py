@@ -15,16 +15,16 @@ from conftest import samples
 
 from parallelbench.tasks import Sample, Sudoku, Task
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
-from parallelbench.tasks.official import OfficialSuite, OfficialV2Suite, TextScore
-from parallelbench.tasks.official_generator import (
+from parallelbench.tasks.official.draws import (
     latin_square_rows,
     read_names,
     task_seed,
     waiting_line_rows,
     write_rows,
 )
-from parallelbench.tasks.official_manifest import PUBLISHED
-from parallelbench.tasks.official_scores import LatinSquareScore, ListScore, SudokuScore, parse_list_strict
+from parallelbench.tasks.official.manifest import PUBLISHED
+from parallelbench.tasks.official.scores import LatinSquareScore, ListScore, SudokuScore, parse_list_strict
+from parallelbench.tasks.official.suite import OfficialSuite, OfficialV2Suite, TextScore
 from parallelbench.tasks.waiting_line import OPERATIONS, parse_lenient, write_list
 from scripts.generate_official import main as generate
 

@@ -1,10 +1,12 @@
 """The page of a report: what it is made from, what it says, and that it holds in a browser."""
 
+import csv
 import json
+import random
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +15,19 @@ from axe_playwright_python.sync_playwright import Axe
 from conftest import SMALL
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from parallelbench.analyze.compare import compare
-from parallelbench.curves import run_names
-from parallelbench.generate import watch_memory
-from parallelbench.metrics import ALL, aggregate
-from parallelbench.page import page_data, write_page
-from parallelbench.paired import pair
-from parallelbench.record import Record, Run, readable_runs
+from parallelbench.records.record import Record, Run, readable_runs
+from parallelbench.records.trace import Step, Trace, replay
+from parallelbench.report import page as page_module
+from parallelbench.report.compare import compare
+from parallelbench.report.page import page_data, write_page
+from parallelbench.report.publish import NUMBERS
+from parallelbench.report.report import write_report
+from parallelbench.run.measure import watch_memory
+from parallelbench.stats.curves import run_names
+from parallelbench.stats.metrics import ALL, METRICS, aggregate
+from parallelbench.stats.paired import interval, pair
+from parallelbench.stats.sweeps import pareto, sign_flip_p
+from parallelbench.stats.table import run_table
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
@@ -335,7 +343,107 @@ def test_answers_that_would_fill_the_page_are_left_out(monkeypatch: pytest.Monke
     runs = [make_run("credit", 0.5, "none", TASKS, 10, seed=0)]
     metrics = {name: aggregate(run.records) for name, run in zip(run_names(runs), runs, strict=True)}
     for budget, there in ((10_000, True), (100, False)):
-        monkeypatch.setattr("parallelbench.page.MAX_TEXTS", budget)
+        monkeypatch.setattr("parallelbench.report.page.MAX_TEXTS", budget)
         data = json.loads(json.dumps(page_data(runs, metrics, str)))
         assert bool(data["runs"][0]["texts"]) == bool(data["sets"][0]["questions"]) == there
         assert data["runs"][0]["samples"] and data["sweeps"] == []
+
+
+@pytest.fixture(scope="module")
+def algorithms(browser: Browser) -> Iterator[Page]:
+    """An empty page that holds the algorithms of a report's page."""
+    page = browser.new_page()
+    page.add_script_tag(path=Path(page_module.__file__).parent / "algorithms.js")
+    yield page
+    page.close()
+
+
+def test_the_front_in_the_page_is_that_of_python(algorithms: Page) -> None:
+    rng = np.random.default_rng(1)
+    for size in (1, 2, 5, 30, 30, 30):
+        speed, score = rng.integers(1, 9, size) / 2, rng.integers(0, 6, size) / 5  # with ties in either and in both
+        rows = [{"score": [y], "tpf": [x], "place": i} for i, (x, y) in enumerate(zip(speed, score, strict=True))]
+        on = algorithms.evaluate("rows => [...algorithms.front(rows, 'tpf')].map(row => row.place)", rows)
+        assert sorted(on) == sorted(pareto(speed, score).tolist())
+
+
+def test_the_interval_in_the_page_is_that_of_python(algorithms: Page) -> None:
+    rng = np.random.default_rng(2)
+    for size in (3, 40, 1001):
+        values = rng.normal(size=size)
+        said = algorithms.evaluate("values => [...algorithms.interval(values)]", values.tolist())
+        wanted = interval(values, size)
+        assert said == pytest.approx([wanted.value, wanted.ci_low, wanted.ci_high], abs=1e-12)
+
+
+def test_the_p_value_in_the_page_is_that_of_python(algorithms: Page) -> None:
+    rng = np.random.default_rng(3)
+    exact = [
+        np.zeros(5),
+        np.array([1.0]),
+        rng.choice([-100.0, 0.0, 100.0], 60),
+        rng.choice([-100.0, 100.0], 300, p=[0.4, 0.6]),
+    ]
+    few = [rng.normal(0.4, 1, 6), rng.normal(0, 1, 13)]
+    many = [rng.normal(0.2, 1, 50), rng.normal(0, 1, 200)]  # from random flips, other ones in each language
+    for changes, tolerance in [*((c, 1e-9) for c in (*exact, *few)), *((c, 0.02) for c in many)]:
+        said = algorithms.evaluate("changes => algorithms.signFlipP(changes)", changes.tolist())
+        assert said == pytest.approx(sign_flip_p(changes), abs=tolerance)
+
+
+def test_the_replay_in_the_page_is_that_of_python(algorithms: Page) -> None:
+    rng, columns = random.Random(4), 9
+    for _ in range(20):
+        steps, end = [], columns
+        for forward in range(rng.randint(1, 8)):
+            end = rng.randint(max(end - 1, 1), end)
+            written = rng.sample(range(end), rng.randint(0, min(4, end)))
+            tokens = [rng.choice([None, *range(5)]) for _ in written]
+            writes = [(c, t, None if t is None else rng.random()) for c, t in zip(written, tokens, strict=True)]
+            open_ = [(c, rng.randrange(5), rng.random()) for c in range(end) if c not in written and rng.random() < 0.3]
+            steps.append(Step(forward, (0, columns), end, writes, open_))
+        trace = Trace("x", columns, [], {}, steps)
+        said = algorithms.evaluate(
+            "run => algorithms.replay(run)", {"columns": columns, "steps": [asdict(step) for step in steps]}
+        )
+        assert len(said) == 1 + len(steps)
+        for frame, cells in zip(replay(trace), (one["cells"] for one in said[1:]), strict=True):
+            assert [cell["token"] for cell in cells] == frame.tokens
+            assert [cell["at"] for cell in cells] == frame.committed_at
+            assert [cell["candidate"] for cell in cells][: frame.step.end] == frame.candidates[: frame.step.end]
+            events = {kind: [c for c in range(frame.step.end) if cells[c]["event"] == kind] for kind in KINDS}
+            for kind, changed in zip(KINDS, (frame.committed, frame.remasked, frame.edited), strict=True):
+                assert events[kind] == sorted(c for c in changed if c < frame.step.end)
+
+
+KINDS = ("committed", "remasked", "edited")
+
+
+def test_every_metric_is_in_terminal_markdown_csv_page_and_sinks(few: tuple[list[Run], Path], tmp_path: Path) -> None:
+    runs, _ = few
+    markdown = write_report(runs, tmp_path, lambda run: "")
+    with open(tmp_path / "summary.csv", newline="") as file:
+        summary = next(csv.DictReader(file))
+    names = run_names(runs)
+    data = page_data(
+        runs, {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}, lambda run: ""
+    )
+    assert [name for name, *_ in data["metrics"]] == list(METRICS)
+    for name, metric in METRICS.items():
+        assert f" {metric.heading} |" in markdown and metric.about in markdown
+        assert metric.heading in run_table(runs[0]).splitlines()[0]
+        assert {name, f"{name}_low", f"{name}_high"} <= summary.keys()
+        assert all(name in task for run in data["runs"] for task in run["tasks"].values())
+        assert {name, f"{name} low", f"{name} high"} <= set(NUMBERS)
+
+
+def test_every_metric_is_a_column_of_the_page(opened: tuple[Page, list[Run], list[str]]) -> None:
+    page, runs, _ = opened
+    heads = page.locator("#runs-table thead th").all_inner_texts()
+    assert [head for head in heads if head in {metric.heading for metric in METRICS.values()}] == [
+        metric.heading for metric in METRICS.values()
+    ]
+    by_name = dict(zip(run_names(runs), runs, strict=True))
+    for row in cells(page, "runs-table"):
+        value = aggregate(by_name[row[0]].records)[ALL]["speedup_nfe"]
+        assert row[heads.index("speed-up")] == METRICS["speedup_nfe"].show(value)

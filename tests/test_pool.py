@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parallelbench.pool import Died, devices, run_jobs
+from parallelbench.wiring.pool import Died, devices, run_jobs
 
 FOUR = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(4)]
 

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from test_sweep_scores import write_run
 
-from parallelbench.analyze.pbx import OFFICIAL
-from parallelbench.published import TOP_K, pbx_table, read_tables
-from parallelbench.tasks.official import OfficialSuite, OfficialV2Suite
+from parallelbench.stats.published import TOP_K, pbx_table, read_tables
 
 HEADER = "model,strategy,task,tokens_per_step,score"
 SMALL = f"""{HEADER}
@@ -160,9 +158,7 @@ def test_the_sites_layout_and_the_leaderboards_numbers_beside_the_computed(cli, 
 def test_own_runs_stand_beside_published_ones_of_their_generation_only(cli, tmp_path: Path) -> None:
     (tmp_path / "small.csv").write_text(SMALL)
     tasks = [f"t{i:02}" for i in range(17)]
-    v1, v2 = (f"{suite.__module__}.{suite.__name__}" for suite in (OfficialSuite, OfficialV2Suite))
-    assert {v1: "v1", v2: "v2"} == OFFICIAL
-    suites = {"v1": v1, "own": "parallelbench.tasks.Suite"}
+    suites = {"v1": "parallelbench.OfficialSuite", "own": "parallelbench.Suite"}
     for name, suite in suites.items():
         for score, nfe, tau in (([1.0] * 34, 16, 0.9), ([1.0] * 17 + [0.0] * 17, 8, 0.8)):
             write_run(tmp_path / name / str(nfe), score, nfe, tau, suite=suite, tasks=tasks)

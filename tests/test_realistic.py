@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from parallelbench.sandbox import check_sandbox
 from parallelbench.tasks import Task
-from parallelbench.tasks.coding import HumanEval, Mbpp, extract_code, trim
+from parallelbench.tasks.code.sandbox import check_sandbox
+from parallelbench.tasks.code.tasks import HumanEval, Mbpp, extract_code, trim
 from parallelbench.tasks.mathematics import Gsm8k, Math, read_boxed, read_number
 from parallelbench.tasks.rows import draw_rows
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import SMALL
 
-from parallelbench.recommend import ALPHA, _statistic, choose, upper_limit
+from parallelbench.report.recommend import ALPHA, _statistic, choose, upper_limit
 
 
 def losses(lost: int, gained: int, n: int) -> np.ndarray:

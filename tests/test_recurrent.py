@@ -9,7 +9,7 @@ from decoders import NO_CACHE, StrictEos
 from dllm.recurrent import DepthCache, RecurrentLM, load_recurrent, save_recurrent
 from dllm.training.scratch import scratch_recurrent
 from dllm.training.tokenizer import build_tokenizer
-from parallelbench.recurrent import DiffusionForcing
+from parallelbench.methods.diffusion_forcing import DiffusionForcing
 
 PROMPTS = [[10, 11, 12, 13, 14], [20, 21], [30, 31, 32]]
 

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import SMALL, samples
+from hydra.utils import get_object
 
-from parallelbench.record import read_run
-
-METRICS = {"score", "score_strict", "nfe", "tpf", "queried", "tokens_per_s", "latency_s"}
+from parallelbench.__main__ import main
+from parallelbench.records.record import read_run
+from parallelbench.stats.metrics import METRICS
 
 
 def test_a_run_writes_config_info_and_samples(cli, tmp_path: Path) -> None:
@@ -25,7 +27,7 @@ def test_a_run_writes_config_info_and_samples(cli, tmp_path: Path) -> None:
     assert info["status"] == "done"
     assert set(info["metrics"]) == {"waiting_line/copy", "waiting_line/shuffle", "all"}
     for row in info["metrics"].values():
-        assert set(row) >= METRICS
+        assert set(row) >= METRICS.keys()
         assert all(set(value) == {"value", "ci_low", "ci_high", "n"} for value in row.values())
         assert 0 <= row["score"]["value"] <= 1
     assert len(samples(tmp_path / "here")) == 6
@@ -275,3 +277,19 @@ def test_choices_are_listed(cli) -> None:
     assert cli("frobnicate")[0] == 2
     assert cli("report", "nowhere")[0] == 2
     assert cli()[1].startswith("python -m parallelbench COMMAND")
+
+
+def test_the_console_script_is_the_command_line(cli) -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["parallelbench"].partition(":")
+    assert get_object(f"{module}.{function}") is main
+    assert cli("--version")[:2] == (0, f"dllm-parallelbench {project['version']}\n")
+
+
+def test_what_needs_no_model_is_said_at_once() -> None:
+    script = (
+        "import sys; from parallelbench.__main__ import main; main(); print({'torch', 'hydra'} & sys.modules.keys())"
+    )
+    for arguments in ([], ["analyze"], ["--version"]):
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "set()"

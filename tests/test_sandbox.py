@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from parallelbench import sandbox
-from parallelbench.sandbox import JAIL, check_sandbox, run_code
+from parallelbench.tasks.code import sandbox
+from parallelbench.tasks.code.sandbox import JAIL, check_sandbox, run_code
 
 RIGHT = "def double(x):\n    return 2 * x\n"
 TESTS = "assert double(2) == 4\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parallelbench.compose import check_overrides
+from parallelbench.wiring.overrides import check_overrides
 
 ROOT = Path(__file__).parent.parent
 BENCHES = {

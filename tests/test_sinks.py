@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import SMALL, samples
 
-from parallelbench.sinks import Log, Logs, TensorBoard, _wandb_key
+from parallelbench.report.sinks import Log, Logs, TensorBoard, _wandb_key
 
 wandb = pytest.importorskip("wandb")
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -178,6 +178,6 @@ def test_a_log_takes_a_training_s_curve(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_missing_package_is_named_before_anything_is_decoded(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parallelbench.sinks.find_spec", lambda name: None)
+    monkeypatch.setattr("parallelbench.report.sinks.find_spec", lambda name: None)
     code, _, err = cli("run", *SMALL, "sink=tensorboard", "out_dir=here")
     assert code == 2 and "dllm-parallelbench[logging]" in err and not Path("here").exists()

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import yaml
 
-from parallelbench.analyze.compare import compare
-from parallelbench.analyze.oracle import ORACLE, oracle_rows
-from parallelbench.metrics import ALL
-from parallelbench.paired import Paired, interval, means, pair
-from parallelbench.record import Record, Run
-from parallelbench.sweep_scores import area, aup, merged, oracle, pareto, pbx, sign_flip_p
+from parallelbench.records.record import Record, Run
+from parallelbench.report.best_knob import ORACLE, oracle_rows
+from parallelbench.report.compare import compare
+from parallelbench.stats.metrics import ALL
+from parallelbench.stats.paired import Paired, interval, means, pair
+from parallelbench.stats.sweeps import area, aup, merged, oracle, pareto, pbx, sign_flip_p
 
 
 def curve(seed: int, size: int = 8) -> tuple[np.ndarray, np.ndarray]:

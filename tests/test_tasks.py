@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from parallelbench.mixture import TaskMixture, phrases
 from parallelbench.tasks import Sample, Suite, Task, WaitingLine, builtin_tasks, train_draw
 from parallelbench.tasks.base import TRAIN_SEED_MIN, is_held_out
 from parallelbench.tasks.puzzles import latin_squares, sudoku_grids
 from parallelbench.tasks.waiting_line import parse_lenient, parse_strict, write_list
+from parallelbench.training.mixture import TaskMixture, phrases
 
 TASKS = builtin_tasks((3, 4, 5, 6, 10))
 

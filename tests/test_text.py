@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from conftest import samples
 
-from parallelbench import textmetrics as tm
-from parallelbench.grammar import HARPER, LinkGrammar, grammar_backend
-from parallelbench.record import read_run
+from parallelbench.records.record import read_run
 from parallelbench.tasks import Sample, Suite, Task, WordsToSentence, text_tasks
+from parallelbench.tasks.text import measures as tm
+from parallelbench.tasks.text.grammar import HARPER, LinkGrammar, grammar_backend
 
 TASKS = text_tasks()
 UNRELATED = "The weather was so nice that nobody stayed inside."

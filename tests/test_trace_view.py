@@ -17,12 +17,13 @@ from test_page import CHROMIUM, FLAGS, page_of
 
 from decoders import NO_CACHE, Decoder, FixedK, Never, StrictEos, TokenEdit, decode
 from decoders.remask import RunningConfidence, WideIn, Wino
-from decoders.schedules import MaskGit
-from parallelbench import run as run_module
+from decoders.rules.schedules import MaskGit
 from parallelbench.__main__ import main
-from parallelbench.page import viewer
-from parallelbench.record import read_run
-from parallelbench.steps import MAX_OPEN, StepRecorder, Trace, expected, is_of, merge_traces, read_traces, replay
+from parallelbench.records.record import read_run
+from parallelbench.records.trace import MAX_OPEN, TRACES, Trace, expected, is_of, replay
+from parallelbench.report.page import viewer
+from parallelbench.run import tracing
+from parallelbench.run.recorder import StepRecorder
 from parallelbench.tasks import Sample
 from parallelbench.tasks.base import common
 from parallelbench.tasks.puzzles import LatinSquare
@@ -34,7 +35,7 @@ IDS = {f"waiting_line/{task}/0/{i}" for task in ("copy", "shuffle") for i in (0,
 
 def check_traces(folder: Path, ids: set[str] = IDS) -> dict:
     """The traces of a run, each of its record: the same tokens, committed by the same forwards, NFE steps at most."""
-    traces = read_traces(folder)
+    traces = TRACES.read(folder)[0]
     records = {record.id: record for record in read_run(folder).records}
     assert set(traces) == ids
     for id, trace in traces.items():
@@ -130,12 +131,12 @@ def test_a_killed_run_gets_the_traces_it_lacks(cli, tmp_path: Path) -> None:
     """Killed while three processes saved theirs: a line is cut off, one is there twice, some are missing."""
     assert cli("run", *TRACED, "out_dir=run")[0] == 0
     folder = tmp_path / "run"
-    whole = read_traces(folder)
+    whole = TRACES.read(folder)[0]
     lines = (folder / "traces.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "traces.jsonl").write_bytes(lines[0])
     (folder / "traces.0.jsonl").write_bytes(lines[0] + lines[1])
     (folder / "traces.2.jsonl").write_bytes(lines[2][:-20])
-    assert len(read_traces(folder)) == 2
+    assert len(TRACES.read(folder)[0]) == 2
     assert cli("run", *TRACED, "out_dir=run")[0] == 0
     assert check_traces(folder) == whole
     assert sorted(path.name for path in folder.glob("traces*")) == ["traces.jsonl"]
@@ -146,7 +147,7 @@ def test_two_processes_save_the_traces_of_one(cli, tmp_path: Path) -> None:
     assert cli("run", *TRACED, "out_dir=one")[0] == 0
     code, out = ended(launched)
     assert code == 0, out
-    assert check_traces(tmp_path / "two") == read_traces(tmp_path / "one")
+    assert check_traces(tmp_path / "two") == TRACES.read(tmp_path / "one")[0]
     assert sorted(path.name for path in (tmp_path / "two").glob("traces*")) == ["traces.jsonl"]
 
 
@@ -173,13 +174,13 @@ def test_a_trace_of_another_outcome_is_not_kept(cli, tmp_path: Path) -> None:
 
 def test_numbers_that_depend_on_the_batch_are_traced_with_it(cli, tmp_path: Path, monkeypatch) -> None:
     """The first attempt, on its own, is made to miss its records: the batch as a whole must reach them."""
-    sizes, original = [], run_module._traces
+    sizes, original = [], tracing._traces
 
     def traces(job, chosen):
         sizes.append(len(chosen))
         return [] if len(chosen) == 1 else original(job, chosen)
 
-    monkeypatch.setattr(run_module, "_traces", traces)
+    monkeypatch.setattr(tracing, "_traces", traces)
     assert cli("run", *SMALL, "traces=1", "out_dir=run")[0] == 0
     assert sizes == [1, 2, 1, 2]
     check_traces(tmp_path / "run", {id for id in IDS if id.endswith("/0")})
@@ -198,7 +199,7 @@ def test_damaged_traces_are_named_and_kept(cli, tmp_path: Path) -> None:
     ):
         path.write_text(saved + damage)
         with pytest.raises(ValueError, match=r"line 5 of .*traces\.jsonl is not a trace .*; delete that file"):
-            merge_traces(path.parent)
+            TRACES.merge(path.parent)
         assert path.read_text() == saved + damage
 
 
@@ -234,7 +235,7 @@ def test_the_reference_is_the_nearest_right_answer(made: Path) -> None:
     nearer = 0
     for name in ("wino", "threshold", "ar"):
         run = read_run(made / name)
-        traces = read_traces(run.folder)
+        traces = TRACES.read(run.folder)[0]
         tasks = {"waiting_line/shuffle": WaitingLine("shuffle"), "puzzle/latin_square_n4": LatinSquare()}
         for record in run.records:
             trace, task = traces[record.id], tasks[record.task]
@@ -275,7 +276,7 @@ def test_nearest_answers_of_lines_are_right_ones() -> None:
 def test_the_terminal_tells_what_every_forward_did(cli, made: Path) -> None:
     code, out, _ = cli("trace", str(made / "wino"))
     assert code == 0 and len(out.splitlines()) == 8 and "waiting_line/shuffle/0/3  score " in out
-    run, traces = read_run(made / "wino"), read_traces(made / "wino")
+    run, traces = read_run(made / "wino"), TRACES.read(made / "wino")[0]
     remasked = 0
     for record in run.records:
         code, out, _ = cli("trace", str(made / "wino"), record.id)
@@ -422,7 +423,7 @@ def test_the_page_replays_what_was_saved(browser: Browser, made: Path, tmp_path:
     slider, last = page.locator("#tv0-forward"), 0
     for place, folder in enumerate(folders):
         (record,) = [record for record in read_run(folder).records if record.id == id]
-        trace = read_traces(folder)[id]
+        trace = TRACES.read(folder)[0][id]
         frames = list(replay(trace))
         last = max(last, record.nfe)
         right = expected(trace, record) or []

@@ -1,7 +1,6 @@
 """Recorded decodes say what happened, survive a kill, and train filters; recordings that do not fit are refused."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,13 @@ from conftest import BLOCK, make_model
 from hydra import compose, initialize_config_module
 from safetensors.torch import load_file
 
-from decoders import NO_CACHE, Agreement, Decoder, FixedK, Learn2PD, Never, Oracle, Threshold, decode, learn2pd
-from decoders.learn2pd import PositionFilter, save_filter
+from decoders import NO_CACHE, Agreement, Decoder, FixedK, Learn2PD, Never, Oracle, Threshold, decode
 from decoders.loop import ONE_TOKEN
+from decoders.rules import learn2pd
+from decoders.rules.learn2pd import PositionFilter, save_filter
 from decoders.traces import Recorder, open_traces, read_references, read_traces, shard_path, step_bytes, write_shard
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from collect_traces import collect
-from train_filter import train
+from scripts.collect_traces import collect
+from scripts.train_filter import train
 
 GEN = 16
 PARTS = {"gen_len": GEN, "block_len": BLOCK, "cache": NO_CACHE, "stop": Never()}

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, samples
 
-from parallelbench.record import LOCK, read_run, writing
+from parallelbench.records.record import LOCK, read_run, writing
 
 ROOT = Path(__file__).parent.parent
 RUNS, RECORDS = 3, 40
 WRITER = """
 import os, random, sys, time
 from pathlib import Path
-from parallelbench.record import *
-from parallelbench.record import writing
+from parallelbench.records.record import *
+from parallelbench.records.record import writing
 
 def record(i):
     text = f"written by {os.getpid()} " + "x" * 5000  # more than a pipe or a page takes at once
@@ -43,10 +43,10 @@ for name in names:
             write_info(folder, info)
             missing = [i for i in range(RECORDS) if str(i) not in known]
             for i in missing:
-                append_records(folder, [record(i)], rng.choice([None, 0, 1]))
+                SAMPLES.append(folder, [record(i)], rng.choice([None, 0, 1]))
                 print("kept", name, i, os.getpid(), flush=True)
                 time.sleep(0.01)  # so that kills hit somebody at work
-            rewrite_records(folder, read_run(folder).records)
+            SAMPLES.rewrite(folder, read_run(folder).records)
             write_info(folder, {**info, "status": "done"})
     except ValueError as error:
         print("refused", error, flush=True)
@@ -103,7 +103,7 @@ def test_whatever_is_killed_each_record_is_there_once_as_it_was_written(tmp_path
             assert pid is None or record.completion.startswith(f"written by {pid} ")
 
 
-HOLDER = "import sys, time; from pathlib import Path; from parallelbench.record import writing\n"
+HOLDER = "import sys, time; from pathlib import Path; from parallelbench.records.record import writing\n"
 HOLDER += "with writing(Path(sys.argv[1])): print('held', flush=True); time.sleep(300)"
 
 

@@ -1,7 +1,7 @@
 """Certainty-forcing distillation (dParallel, arXiv 2509.26488): a model learns to be sure, all at once, of the tokens
 that it would commit one after another.
 
-The clean canvases are the model's own correct trajectories (`parallelbench.trajectories`). Deviations from the authors'
+The canvases are the model's own decodes (`parallelbench.training.trajectories`). Deviations from the authors'
 code: every row draws a mask of its own (theirs reuses the first row's, so they train on single rows), and MASK is no
 candidate. Options that are ours: `blocks="text"`, and `mask_ratio="uniform"`, which a net that decodes short blocks
 from all MASK needs.

@@ -3,30 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parallelbench.grammar import HARPER, Grammar, grammar_backend
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, train_draw
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
-from parallelbench.tasks.text import Paraphrase, Summary, WordsToSentence
-from parallelbench.tasks.text_source import LEVELS
+from parallelbench.tasks.text.grammar import HARPER, Grammar, grammar_backend
+from parallelbench.tasks.text.measures import BertScore
+from parallelbench.tasks.text.source import LEVELS
+from parallelbench.tasks.text.tasks import Paraphrase, Summary, WordsToSentence
 from parallelbench.tasks.waiting_line import TEMPLATES, WaitingLine
-from parallelbench.textmetrics import BertScore
-
-__all__ = [
-    "Draw",
-    "LatinSquare",
-    "Paraphrase",
-    "Sample",
-    "Sudoku",
-    "Suite",
-    "Summary",
-    "Task",
-    "WaitingLine",
-    "WordsToSentence",
-    "bench_samples",
-    "builtin_tasks",
-    "text_tasks",
-    "train_draw",
-]
 
 
 def builtin_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, WaitingLine | LatinSquare | Sudoku]:

@@ -74,6 +74,14 @@ class ManyAnswers(Protocol):
         ...
 
 
+@runtime_checkable
+class Published(Protocol):
+    """A suite of ParallelBench's own data, of generation v1 or v2."""
+
+    @property
+    def generation(self) -> str: ...
+
+
 def common(a: Sequence[str], b: Sequence[str]) -> int:
     """Places at which two sequences agree."""
     return sum(x == y for x, y in zip(a, b, strict=False))

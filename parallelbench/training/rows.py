@@ -17,8 +17,8 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from dllm.training.objectives import Batch, collate, join_batches, take_rows
-from parallelbench.mixture import special_ids
 from parallelbench.tasks.base import is_held_out, question
+from parallelbench.training.mixture import special_ids
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from decoders import Decoder, FixedK, Never, decode
 from dllm import DiffusionLM, ModelSpec
 from dllm.cache import CacheStrategy, Plan
-from parallelbench.options import split_options
+from parallelbench.report.options import split_options
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "cache"
 VOCAB = 126464

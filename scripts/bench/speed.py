@@ -19,8 +19,8 @@ import dllm
 from decoders import NO_CACHE, Credit, Decoder, FixedK, StrictEos, Threshold
 from dllm.cache import WindowCache
 from dllm.kv import ColumnCache
-from parallelbench.generate import DiffusionGenerator, Request, device_name
-from parallelbench.options import split_options
+from parallelbench.report.options import split_options
+from parallelbench.run.generator import DiffusionGenerator, Request, device_name
 from parallelbench.tasks import builtin_tasks
 
 DECODERS = {

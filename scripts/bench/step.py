@@ -21,7 +21,7 @@ from decoders.noise import Noise
 from decoders.testing import peak_temporaries
 from decoders.types import Shape, View
 from dllm import ModelSpec
-from parallelbench.options import split_options
+from parallelbench.report.options import split_options
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "decoder"
 

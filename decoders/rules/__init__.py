@@ -1,0 +1,1 @@
+"""Commit rules: which positions a step writes."""

@@ -1,0 +1,234 @@
+"""Rules that remember earlier steps of the block: what has become stable, and how far the model sees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from decoders.compose import surest
+from decoders.rules.basic import FixedK
+from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
+
+
+@dataclass(frozen=True)
+class Klass(CommitRule):
+    """KLASS (arXiv 2511.05664): confidence >= tau and KL(p_t || p_{t-1}) < kl in each of the last `history` steps.
+
+    Confidence: prob. The first step has no predecessor and counts as unstable. take: all such positions, or the surest
+    of them ("max_conf"), or the one that moved least ("min_kl").
+    block: the released blocks, by the authors' code. The window is then the whole answer (block_length=null), whose
+    blocks of this many columns are filled from left to right; what a block's columns did before it was its turn counts
+    too, from its step `history` - 1 on. None: a window knows only its own steps, as with any other rule here.
+    Memory: the previous distribution, as large as the logits.
+    """
+
+    tau: float = 0.9
+    kl: float = 0.01
+    history: int = 2
+    block: int | None = None
+    take: Literal["all", "max_conf", "min_kl"] = "all"
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0 or not self.kl > 0 or self.history < 1:
+            raise ValueError(
+                f"tau={self.tau}, kl={self.kl}, history={self.history}; thresholds are positive, history is at least 1"
+            )
+        if self.block is not None and self.block < 1:
+            raise ValueError(f"block={self.block}; give a number of columns >= 1, or null for the window")
+        if self.take not in ("all", "max_conf", "min_kl"):
+            raise ValueError(f"take={self.take!r}; of the stable positions take all, max_conf or min_kl")
+
+    def init(self, shape: Shape) -> Memory:
+        size, number = (shape.batch, shape.window), torch.zeros(shape.batch, dtype=torch.long, device=shape.device)
+        return {
+            "log_prob": torch.zeros((*size, shape.vocab), device=shape.device),
+            "stable": torch.zeros(size, dtype=torch.long, device=shape.device),
+            "block": number.clone(),
+            "since": number.clone(),
+        }
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        divergence = _divergence(view, memory["log_prob"])
+        calm = (divergence < self.kl) & (view.step > 0)[:, None]
+        stable = memory["stable"]
+        stable.copy_(torch.where(calm, stable + 1, 0))
+        ready = view.masked & (candidates.confidence >= self.tau) & (stable >= self.history)
+        if self.block is None:
+            return self._taken(ready, candidates, divergence)
+        block = torch.arange(view.masked.shape[1], device=ready.device) // self.block
+        turn = torch.where(view.masked, block, block[-1]).amin(1)
+        stays = (turn == memory["block"]) & (view.step > 0)
+        memory["since"].copy_(torch.where(stays, memory["since"] + 1, 0))
+        memory["block"].copy_(turn)
+        inside = view.masked & (block == turn[:, None])
+        ready = ready & inside & (memory["since"] >= self.history - 1)[:, None]
+        return self._taken(ready, candidates, divergence) | surest(
+            candidates.confidence, inside & ~ready.any(1, keepdim=True)
+        )
+
+    def _taken(self, ready: Bool[Tensor, "B W"], candidates: Candidates, divergence: Tensor) -> Bool[Tensor, "B W"]:
+        if self.take == "all":
+            return ready
+        return surest(candidates.confidence if self.take == "max_conf" else -divergence, ready)
+
+
+def _divergence(view: View, previous: Float[Tensor, "B W V"]) -> Float[Tensor, "B W"]:
+    """KL(p_t || p_{t-1}) in nats from the previous log-probabilities, which are replaced by the present ones."""
+    logits = view.logits
+    present = (logits.values - logits.log_norm[..., None]).clamp_(min=-1e4)  # MASK is at -inf
+    difference = previous.neg_().add_(present)
+    divergence = torch.linalg.vecdot(present.exp(), difference.to(present.dtype))
+    previous.copy_(present)
+    return divergence
+
+
+@dataclass(frozen=True)
+class DynamicThreshold(CommitRule):
+    """Dynamic-dLLM's APD: a threshold per token that falls while the runner-up is weak and rises with change.
+
+        tau_i <- tau_i - fall * (1 - p2_i) + rise * (1 - cos(p_t, p_{t-1}))        from tau
+
+    p2: the second probability. Confidence: prob. The paper's weights are tuned per model; the defaults are ours.
+    Memory: the previous distribution, as large as the logits.
+    """
+
+    tau: float = 0.9
+    fall: float = 0.02
+    rise: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0 or self.fall < 0 or self.rise < 0:
+            raise ValueError(f"tau={self.tau}, fall={self.fall}, rise={self.rise}; tau > 0, weights are >= 0")
+
+    def init(self, shape: Shape) -> Memory:
+        size = (shape.batch, shape.window)
+        return {
+            "prob": torch.zeros((*size, shape.vocab), device=shape.device),
+            "shift": torch.zeros(size, device=shape.device),
+        }
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        previous, shift = memory["prob"], memory["shift"]
+        prob = view.logits.probs().to(previous.dtype)
+        cosine = torch.linalg.vecdot(prob, previous) / (prob.norm(dim=-1) * previous.norm(dim=-1)).clamp(min=1e-30)
+        change = torch.where((view.step > 0)[:, None], 1 - cosine, 0)
+        second = view.logits.top_prob() - view.logits.margin()
+        shift += self.rise * change - self.fall * (1 - second)
+        previous.copy_(prob)
+        return candidates.confidence >= self.tau + shift
+
+
+@dataclass(frozen=True)
+class Horizon(CommitRule):
+    """SlowFast sampling as its paper's text reads (arXiv 2506.10848): one token per step until the model's horizon is
+    stable, then fast up to it. What its authors released is `SlowFast`.
+
+    Slow: commits the surest `slow` positions and notes the horizon e_t, the farthest position with confidence > `see`.
+    Once the last two horizons have a variance < 1, or after `patience` steps, the span up to their mean is decoded
+    fast: all confidences > tau in it, at least its surest, until it is full; then slow again behind it. Confidence:
+    prob. The order of phases is our reading.
+    """
+
+    tau: float = 0.85
+    see: float = 0.1
+    slow: int = 1
+    patience: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0 or not 0 <= self.see < 1 or self.slow < 1 or self.patience < 1:
+            raise ValueError(
+                f"tau={self.tau}, see={self.see}, slow={self.slow}, patience={self.patience}; "
+                "tau > 0, 0 <= see < 1, whole numbers >= 1"
+            )
+
+    def init(self, shape: Shape) -> Memory:
+        zeros = torch.zeros(shape.batch, device=shape.device)
+        return {"horizon": zeros.clone(), "span": zeros.clone(), "waited": zeros.clone()}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        horizon, span, waited = memory["horizon"], memory["span"], memory["waited"]
+        position = torch.arange(view.masked.shape[1], device=view.masked.device)
+        inside = view.masked & (position < span[:, None])
+        fast = inside.any(1)  # the last horizon's span is not full yet
+        seen = view.masked & (candidates.confidence > self.see)
+        farthest = torch.where(seen, position + 1, 0).amax(1).to(horizon.dtype)
+        steady = (waited > 0) & ((farthest - horizon).square() / 4 < 1)
+        ready = ~fast & (steady | (waited + 1 >= self.patience))
+        span.copy_(torch.where(ready, ((farthest + horizon) / 2).ceil(), span))
+        waited.copy_(torch.where(fast | ready, 0, waited + 1))
+        horizon.copy_(farthest)
+        quick = inside & (candidates.confidence > self.tau)
+        quick = quick | surest(candidates.confidence, inside & ~quick.any(1, keepdim=True))
+        return torch.where(fast[:, None], quick, FixedK(self.slow)(view, candidates, memory))
+
+
+@dataclass(frozen=True)
+class Prophet(CommitRule):
+    """Early commit (Prophet, arXiv 2508.19982): fills all masks once the mean gap between the two best logits is wide.
+
+    gaps: what it must reach in the first, second and last third of the window. Until then `base` decides. Deviation:
+    the gap is of the window's masks; the paper's is of an answer region that the prompt marks, and it fills the whole
+    canvas.
+    """
+
+    gaps: Sequence[float] = (7.5, 5.0, 2.5)
+    base: CommitRule = field(default_factory=FixedK)
+
+    def __post_init__(self) -> None:
+        if len(self.gaps) != 3 or min(self.gaps) < 0:
+            raise ValueError(f"gaps={list(self.gaps)}; give three logit gaps >= 0, one per third of the window")
+
+    def parts(self) -> Sequence[Part]:
+        return (self.base,)
+
+    def init(self, shape: Shape) -> Memory:
+        return self.base.init(shape)
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        first, second = view.logits.values.topk(2, dim=-1).values.unbind(-1)
+        masks = view.masked.sum(1)
+        gap = ((first - second) * view.masked).sum(1) / masks.clamp(min=1)
+        live = view.live.sum(1)
+        third = (3 * (live - masks) // live.clamp(min=1)).clamp(max=2)
+        early, middle, late = self.gaps
+        needed = torch.where(third == 0, early, torch.where(third == 1, middle, late))
+        return self.base(view, candidates, memory) | (gap >= needed)[:, None]
+
+
+@dataclass(frozen=True)
+class RunningMean(CommitRule):
+    """Saber's adaptive acceleration (arXiv 2510.18165): confidences above the mean of those committed so far.
+
+    Confidence: prob. The first step of a block has no mean and commits the surest.
+    """
+
+    def init(self, shape: Shape) -> Memory:
+        zeros = torch.zeros(shape.batch, device=shape.device)
+        return {"sum": zeros.clone(), "number": zeros.clone()}
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        total, number = memory["sum"], memory["number"]
+        mean = torch.where(number > 0, total / number.clamp(min=1), float("inf"))
+        write = view.masked & (candidates.confidence > mean[:, None])
+        write = write | surest(candidates.confidence, view.masked & ~write.any(1, keepdim=True))
+        total += torch.where(write, candidates.confidence, 0).sum(1)
+        number += write.sum(1)
+        return write
+
+
+@dataclass(frozen=True)
+class WarmThreshold(CommitRule):
+    """A threshold that starts at 1 and falls by `rate` per step down to tau (dInfer's iteration smoothing)."""
+
+    tau: float = 0.9
+    rate: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0 or self.rate < 0:
+            raise ValueError(f"tau={self.tau}, rate={self.rate}; tau > 0, rate >= 0")
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        return candidates.confidence >= (1 - self.rate * view.step).clamp(min=self.tau)[:, None]

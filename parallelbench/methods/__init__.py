@@ -1,0 +1,1 @@
+"""Decoders with a loop of their own, beside the one denoising loop."""

@@ -1,0 +1,71 @@
+"""Runs written before: class paths that have moved since, and the facts that such runs do not state.
+
+A config names classes by public paths, those of a package's `__init__`, so that moving a class changes no run. A path
+that was ever in a config and is no more gets a line in `MOVED`; a run keeps the hash of the paths it was first made by.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from parallelbench.records.facts import Facts, knobs_of
+
+MOVED = {  # the path that configs held before, and the public one
+    f"{module}.{name}": f"{package}.{name}"
+    for package, module, names in (
+        ("decoders", "decoders.learn2pd", "BlockFilter PositionFilter"),
+        ("dllm", "dllm.cache", "BlockCache DelayedCache SubBlockCache WindowCache"),
+        ("dllm", "dllm.causal", "load_causal"),
+        ("dllm", "dllm.recurrent", "load_recurrent"),
+        ("dllm.training", "dllm.training.certainty", "CertaintyForcing"),
+        ("dllm.training", "dllm.training.fit", "FitConfig"),
+        ("dllm.training", "dllm.training.objectives", "BlockDiffusion MaskedDiffusion NextToken"),
+        ("dllm.training", "dllm.training.scratch", "scratch_causal scratch_llama scratch_recurrent"),
+        ("parallelbench", "parallelbench.autoregressive", "Autoregressive PromptLookup"),
+        ("parallelbench", "parallelbench.mixture", "TaskMixture"),
+        ("parallelbench", "parallelbench.recurrent", "DiffusionForcing"),
+        ("parallelbench", "parallelbench.sinks", "TensorBoard Wandb"),
+        ("parallelbench", "parallelbench.tasks", "Suite"),
+        ("parallelbench", "parallelbench.tasks.coding", "HumanEval Mbpp"),
+        ("parallelbench", "parallelbench.tasks.mathematics", "Gsm8k Math"),
+        ("parallelbench", "parallelbench.tasks.official", "OfficialSuite OfficialV2Suite"),
+    )
+    for name in names.split()
+}
+FIRST = {public: first for first, public in reversed(MOVED.items())}
+
+_BASELINES = ("parallelbench.Autoregressive",)
+_FIXED_NUMBER = tuple(f"decoders.{rule}" for rule in ("FixedK", "Schedule", "DreamSchedule", "DreamOrigin"))
+_GENERATIONS = {"parallelbench.OfficialSuite": "v1", "parallelbench.OfficialV2Suite": "v2"}
+
+
+def public_paths(config: Any) -> Any:
+    """A config, or a part of one, with its classes by their public paths."""
+    return _with_targets(config, lambda path: MOVED.get(path, path))
+
+
+def first_paths(config: Any) -> Any:
+    """A config with its classes by the paths that they had first: what a run's hash is taken of."""
+    return _with_targets(config, lambda path: FIRST.get(path, path))
+
+
+def unstated_facts(config: Mapping[str, Any]) -> Facts:
+    """The facts of a run that was written before runs stated them; `config` has public paths."""
+    decoder = config["decoder"]
+    rule = decoder.get("rule", {})
+    is_plain = not any(decoder.get(part) for part in ("transforms", "rescore", "revise", "soft", "temperature"))
+    by_confidence = rule.get("k") == 1 and decoder.get("confidence", "prob") == "prob"
+    return Facts(
+        is_baseline=is_plain and (by_confidence or decoder.get("_target_") in _BASELINES),
+        fixed_number=rule.get("_target_") in _FIXED_NUMBER,
+        generation=_GENERATIONS.get(config["suite"].get("_target_"), ""),
+        knobs=knobs_of(config),
+    )
+
+
+def _with_targets(config: Any, renamed: Callable[[str], str]) -> Any:
+    if isinstance(config, Mapping):
+        return {
+            key: renamed(value) if key == "_target_" and isinstance(value, str) else _with_targets(value, renamed)
+            for key, value in config.items()
+        }
+    return [_with_targets(value, renamed) for value in config] if isinstance(config, list | tuple) else config

@@ -1,0 +1,42 @@
+"""What a run states of itself when it is written, so that no reader has to know its classes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What readers need to know of a run beside its numbers.
+
+    is_baseline: one token per forward by confidence, or autoregressive, and nothing else.
+    fixed_number: the rule commits a fixed number of tokens per step.
+    generation: v1 or v2 of ParallelBench's data, empty for other data.
+    knobs: the settings of the commit rule and of the revision, or of a loop of its own, by their dotted keys.
+    """
+
+    is_baseline: bool
+    fixed_number: bool
+    generation: str
+    knobs: Mapping[str, object]
+
+
+def knobs_of(config: Mapping[str, Any]) -> dict[str, object]:
+    """A config's knobs, as in `Facts`."""
+    prefixes = ("decoder.rule.", "decoder.revise.") if "rule" in config["decoder"] else ("decoder.",)
+    settings = flatten(config).items()
+    return {key: value for key, value in settings if key.startswith(prefixes) and not key.endswith("_target_")}
+
+
+def flatten(config: object, prefix: str = "") -> dict[str, object]:
+    """The values of nested settings by their dotted names."""
+    if isinstance(config, Mapping):
+        items = config.items()
+    elif isinstance(config, list) and any(isinstance(item, Mapping) for item in config):
+        items = enumerate(config)
+    else:
+        return {prefix.rstrip("."): config}
+    flat: dict[str, object] = {}
+    for key, value in items:
+        flat |= flatten(value, f"{prefix}{key}.")
+    return flat

@@ -1,0 +1,1 @@
+"""What is written for people: reports, pages, tables, studies, sinks."""

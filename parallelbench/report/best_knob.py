@@ -1,0 +1,143 @@
+"""The oracle of a sweep: what a decoder would reach that knew the right knob for each sample (ParallelBench, Figure 7).
+
+For each sample it takes the run with the fewest forwards among those that reach the sample's best score. No decoder can
+do this, so it bounds what an adaptive choice of the knob could gain.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from parallelbench.records.record import Run, find_runs, read_run
+from parallelbench.report import plots
+from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.options import split_options
+from parallelbench.stats.curves import curve_names, run_names, shown_knobs
+from parallelbench.stats.metrics import ALL, Value
+from parallelbench.stats.paired import Paired, interval, means, pair
+from parallelbench.stats.sweeps import oracle
+
+ORACLE = "oracle"
+LEGEND = (
+    "oracle: per sample the run with the fewest forwards among those that reach the sample's best score. taken: share "
+    "of samples for which the oracle takes the run (of equal ones the first). TPS: response columns per forward; TPF: "
+    "tokens before EOS per forward. 95 % intervals: bootstrap over samples within their tasks."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of a sweep, or its oracle: score in per cent, forwards, both speeds, share of samples that take it."""
+
+    knob: str
+    score: Value
+    nfe: Value
+    tps: Value
+    tpf: Value
+    taken: float
+
+
+def main(arguments: Sequence[str]) -> str:
+    """Writes oracle.csv, oracle.md and oracle.png (as SVG too)."""
+    paths, options = split_options(arguments, {"out_dir": "results/oracle"})
+    runs = [read_run(folder) for folder in find_runs(paths)]
+    paired = pair(runs)
+    strategies = curve_names(run_names(runs), runs)
+    sweeps = {name: [i for i, other in enumerate(strategies) if other == name] for name in dict.fromkeys(strategies)}
+    sweeps = {name: at for name, at in sweeps.items() if len(at) > 1}
+    if not sweeps:
+        raise ValueError("an oracle chooses among the runs of one sweep; give at least two that differ in a knob only")
+    knobs = [", ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items()) for run in runs]
+    tables = {name: oracle_rows(_part(paired, at), [knobs[i] for i in at]) for name, at in sweeps.items()}
+
+    out_dir = Path(options["out_dir"])
+    out_dir.mkdir(parents=True, exist_ok=True)
+    curves = {}
+    for name, by_task in tables.items():
+        for label, rows in ((name, by_task[ALL][:-1]), (f"{ORACLE} of {name}", by_task[ALL][-1:])):
+            curves[label] = (np.array([row.tpf.value for row in rows]), np.array([row.score.value for row in rows]))
+    title = f"{runs[0].info['model']}: one knob for all samples, and the best for each"
+    plots.save(plots.tradeoff({"tokens before EOS per forward (TPF)": curves}, title), out_dir / "oracle")
+    _write_csv(out_dir / "oracle.csv", tables)
+    markdown = _markdown(runs, tables)
+    (out_dir / "oracle.md").write_text(markdown)
+    return f"{markdown}\n{out_dir}"
+
+
+def oracle_rows(paired: Paired, knobs: Sequence[str]) -> dict[str, list[Row]]:
+    """For each task and over all: a row per run, by falling NFE, and the oracle's last."""
+    chosen = oracle(paired.score, paired.nfe)
+    samples = np.arange(len(paired.tasks))
+    extended = Paired(
+        paired.tasks,
+        np.vstack([paired.score, chosen.score]),
+        np.vstack([paired.nfe, chosen.nfe]),
+        np.vstack([paired.tokens, paired.tokens[chosen.run, samples]]),
+        np.vstack([paired.canvas, paired.canvas[chosen.run, samples]]),
+    )
+    tables = {}
+    for task in (*np.unique(paired.tasks), ALL):
+        of = np.full(len(paired.tasks), True) if task == ALL else paired.tasks == task
+        resampled, n = means(_samples(extended, of)), int(of.sum())
+        rows = []
+        for i, knob in enumerate((*knobs, ORACLE)):
+            columns = (resampled.score, resampled.nfe, resampled.tps, resampled.tpf)
+            score, nfe, tps, tpf = (interval(column[:, i], n) for column in columns)
+            rows.append(Row(knob, score, nfe, tps, tpf, 1.0 if knob == ORACLE else float((chosen.run[of] == i).mean())))
+        tables[str(task)] = [*sorted(rows[:-1], key=lambda row: -row.nfe.value), rows[-1]]
+    return tables
+
+
+def _part(paired: Paired, runs: Sequence[int]) -> Paired:
+    at = list(runs)
+    return replace(
+        paired, score=paired.score[at], nfe=paired.nfe[at], tokens=paired.tokens[at], canvas=paired.canvas[at]
+    )
+
+
+def _samples(paired: Paired, of: np.ndarray) -> Paired:
+    score, nfe, tokens, canvas = (a[:, of] for a in (paired.score, paired.nfe, paired.tokens, paired.canvas))
+    return Paired(paired.tasks[of], score, nfe, tokens, canvas)
+
+
+def _markdown(runs: Sequence[Run], tables: dict[str, dict[str, list[Row]]]) -> str:
+    suite, n = runs[0].info["choices"]["suite"], len(runs[0].records)
+    lines = [f"# {runs[0].info['model']} on suite={suite}, {n} samples: the best knob for each", ""]
+    for name, by_task in tables.items():
+        lines += [f"## {name}", "", *table_head(["knob", "score %", "NFE", "TPS", "TPF", "taken"])]
+        for row in by_task[ALL]:
+            cells = [
+                with_interval(row.score, ".1f"),
+                with_interval(row.nfe, ".2f"),
+                with_interval(row.tps, ".2f"),
+                with_interval(row.tpf, ".2f"),
+                f"{row.taken:.0%}",
+            ]
+            lines.append(table_row([row.knob, *cells]))
+        lines += ["", *table_head(["task", "oracle %", "NFE", "best single run %", "NFE", "its knob"])]
+        for task, rows in by_task.items():
+            *singles, best = rows
+            single = max(singles, key=lambda row: (row.score.value, -row.nfe.value))
+            cells = [
+                with_interval(best.score, ".1f"),
+                with_interval(best.nfe, ".2f"),
+                with_interval(single.score, ".1f"),
+                with_interval(single.nfe, ".2f"),
+            ]
+            lines.append(table_row([task, *cells, single.knob]))
+        lines.append("")
+    return "\n".join([*lines, "![score against speed](oracle.png)", "", LEGEND, ""])
+
+
+def _write_csv(path: Path, tables: dict[str, dict[str, list[Row]]]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["decoder", "task", "knob", "taken", "metric", "value", "ci_low", "ci_high", "n"])
+        for name, by_task in tables.items():
+            for task, rows in by_task.items():
+                for row in rows:
+                    for metric, v in (("score", row.score), ("nfe", row.nfe), ("tps", row.tps), ("tpf", row.tpf)):
+                        writer.writerow([name, task, row.knob, row.taken, metric, v.value, v.ci_low, v.ci_high, v.n])

@@ -1,0 +1,255 @@
+"""What runs reach beside what any decoder can: per task, score against forwards, the best possible accuracy of sampling
+from exact marginals (`stats.bounds`), and the same decoders on an ideal model of the task's own tokens, whose
+losses are none of the network's."""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+import dllm
+from parallelbench.records.record import find_runs, read_run
+from parallelbench.report import plots
+from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
+from parallelbench.report.markdown import table_row
+from parallelbench.report.options import split_options
+from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
+from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.stats.metrics import Value, measure
+
+OPTIONS = {"samples": "100", "out_dir": "results/frontier"}
+PRICES = np.concatenate([[0], np.geomspace(1e-3, 4, 80)])  # of a forward, in accuracy
+MAX_CURVES = 8  # more are drawn alike
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row of frontier.csv: a run, or its decoder on the ideal model, on one task. nfe: mean forwards. bound: best
+    possible accuracy of sampling at that mean."""
+
+    run: str
+    task: str
+    model: str
+    nfe: float
+    score: float
+    ci_low: float
+    ci_high: float
+    samples: int
+    bound: float
+
+
+@dataclass(frozen=True)
+class Best:
+    """One row of bounds.csv: answers of n items in at most `steps` forwards. kl_items, kl_tokens: optimal L*_T in bits
+    where an item is one token, and for the answer's real tokens. accuracy: best possible accuracy of sampling items."""
+
+    task: str
+    n: int
+    steps: int
+    kl_items: float
+    kl_tokens: float
+    accuracy: float
+
+
+def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any]) -> str:
+    """Writes frontier.csv, bounds.csv, report.md and two figures; returns the report."""
+    paths, options = split_options(arguments, OPTIONS)
+    if not options["samples"].isdigit() or int(options["samples"]) < 1:
+        raise ValueError(f"samples={options['samples']}; give a whole number of ideal decodes per task and length >= 1")
+    out_dir = Path(options["out_dir"])
+    if out_dir.is_file():
+        raise ValueError(f"{out_dir} is a file; choose another out_dir")
+    runs = [read_run(folder) for folder in find_runs(paths)]
+    for run in runs:
+        if not run.records:
+            raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
+    shapes = {task: found for task in tasks_of(runs) if (found := shapes_of(task, runs))}
+    if not shapes:
+        raise ValueError(f"no run holds a task with several answers ({', '.join(OPEN)}) of lists short enough to list")
+    tokenizer = dllm.load("tiny").tokenizer
+    assert tokenizer is not None
+
+    values = {
+        task: sum(shape.share * best_values(shape.items, PRICES) for shape in found) for task, found in shapes.items()
+    }
+    names, refused = run_names(runs), {}
+    points = []
+    for name, run in zip(names, runs, strict=True):
+        for task, found in shapes.items():
+            records = [record for record in run.records if record.task == task]
+            if records:
+                points.append(
+                    _point(
+                        name, task, run.info["model"], measure("nfe", records).value, measure("score", records), values
+                    )
+                )
+            if not records or run.config["model"].get("name_or_path") != "tiny" or name in refused:
+                continue
+            try:
+                forwards, score = ideal(run, found, tokenizer, int(options["samples"]), build_part)
+            except ValueError as error:
+                refused[name] = str(error)
+                continue
+            points.append(_point(name, task, "ideal", forwards, score, values))
+    bests = [best for task, found in shapes.items() for shape in found for best in _bests(task, shape, tokenizer)]
+    out_dir.mkdir(parents=True, exist_ok=True)
+    _write_csv(out_dir / "frontier.csv", points)
+    _write_csv(out_dir / "bounds.csv", bests)
+    curves = dict(zip(names, curve_names(names, runs), strict=True))
+    plots.save(_score_figure(points, shapes, values, curves), out_dir / "frontier")
+    plots.save(_bits_figure(bests), out_dir / "kl_bounds")
+    text = _markdown(points, bests, refused)
+    (out_dir / "report.md").write_text(text)
+    return f"{text}\n{out_dir}"
+
+
+def _bound(values: np.ndarray, nfe: float) -> float:
+    """Best accuracy for a mean number of forwards."""
+    return float(min(1, (values + PRICES * nfe).min()))
+
+
+def _point(name: str, task: str, model: str, nfe: float, score: Value, values: Mapping[str, Any]) -> Point:
+    bound = _bound(values[task], nfe)
+    return Point(name, task, model, nfe, score.value, score.ci_low, score.ci_high, score.n, bound)
+
+
+def _bests(task: str, shape: Shape, tokenizer: PreTrainedTokenizerBase) -> list[Best]:
+    listed = answers(operation(task), shape.record.data)
+    tokens = optimal_bounds(in_tokens(listed, tokenizer, len(shape.record.committed_at))[0])
+    items, shares = optimal_bounds(shape.items), best_accuracies(shape.items)
+    rows = range(len(tokens))
+    last = len(items) - 1
+    return [Best(task, shape.n, t + 1, items[min(t, last)], tokens[t], shares[min(t, last)]) for t in rows]
+
+
+def _write_csv(path: Path, rows: Sequence[Point] | Sequence[Best]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(rows[0])], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in asdict(row).items()})
+
+
+def _score_figure(
+    points: Sequence[Point],
+    shapes: Mapping[str, Sequence[Shape]],
+    values: Mapping[str, Any],
+    curves: Mapping[str, str],
+) -> plots.Figure:
+    decoders = list(dict.fromkeys(curves.values()))
+    panels = {}
+    for task, found in shapes.items():
+        most = max(found[-1].items.length, *(point.nfe for point in points if point.task == task))
+        grid = [1 + (most - 1) * i / 200 for i in range(201)]
+        series = [
+            plots.Series("bound, mean forwards", [(x, _exact(_bound(values[task], x))) for x in grid], -1, "line")
+        ]
+        reached = [(shape.share, best_accuracies(shape.items)) for shape in found]
+        steps = range(1, found[-1].items.length + 1)
+        fixed = [(float(t), _exact(sum(s * best[min(t, len(best)) - 1] for s, best in reached))) for t in steps]
+        series.append(plots.Series("bound, forwards of each", fixed, -1, "dashed"))
+        for point in (point for point in points if point.task == task):
+            color = decoders.index(curves[point.run]) if len(decoders) <= MAX_CURVES else int(point.model == "ideal")
+            who = curves[point.run] if len(decoders) <= MAX_CURVES else "decoders"
+            style = "hollow" if point.model == "ideal" else "filled"
+            place = (point.nfe, Value(point.score, point.ci_low, point.ci_high, point.samples))
+            series.append(plots.Series(f"{who}, {point.model}", [place], color, style))
+        panels[task] = _joined(series)
+    title = "score against forwards per sample, the best possible, and the same decoders on ideal models"
+    return plots.shares_per_task(panels, "forwards per sample (log scale)", title)
+
+
+def _joined(series: Sequence[plots.Series]) -> list[plots.Series]:
+    """Series of one label as one."""
+    joined: dict[str, plots.Series] = {}
+    for one in series:
+        before = joined.get(one.label)
+        joined[one.label] = one if before is None else replace(one, points=[*before.points, *one.points])
+    return list(joined.values())
+
+
+def _bits_figure(bests: Sequence[Best]) -> plots.Figure:
+    series = []
+    for color, task in enumerate(dict.fromkeys(best.task for best in bests)):
+        longest = max(best.n for best in bests if best.task == task)
+        chosen = [best for best in bests if (best.task, best.n) == (task, longest)]
+        name = f"{operation(task)}, n = {longest}"
+        series.append(
+            plots.Series(f"{name}, items", [(float(b.steps), _exact(b.kl_items)) for b in chosen], color, "line")
+        )
+        tokens = [(float(b.steps), _exact(b.kl_tokens)) for b in chosen]
+        series.append(plots.Series(f"{name}, tokens", tokens, color, "dashed"))
+    return plots.bits_over(series, "steps T", "least loss of T steps from marginals, optimal L*_T")
+
+
+def _exact(value: float) -> Value:
+    return Value(value, value, value, 0)
+
+
+READ = """Lines are what theory allows, points what decoders reach (95 % intervals). An answer is sampled in
+steps, each from exact marginals given what stands. `bound, forwards of each`: the largest share of valid
+answers with at most T forwards for every answer, over all ways to split its people into T steps, unequal and
+chosen anew after each step. `bound, mean forwards`: the same where T is free and the mean counts, as in a run,
+whose forwards differ from sample to sample (an answer already spoilt may be finished at once). A step's
+positions may not depend on the tokens that it is about to write. So this is no bound on a decoder that picks
+tokens or positions by their probability: greedy decoding removes a random person of an odd number in one
+forward, because the likeliest person of each place makes a valid list (of an even number two in the middle are
+equally likely, and it fails half the time). Bounds count people; a person is two tokens, and each list has
+punctuation and EOS, which cost a real decoder forwards that the bound does not need. `bounds.csv` has the least
+loss in bits for people and for the real tokens.
+
+Hollow points: the same decoder and stop rule on the ideal model of the task, all valid answers equally likely,
+in the run's own tokens and length. What they miss cannot be blamed on the network; what the run misses beyond
+them can. Ties of ideal probabilities are broken at random, ties of confidence go to the left."""
+
+
+SURE = """Tasks with one valid answer per prompt (copy, reverse, sort, the index operations, Sudoku) have no panel:
+no split loses anything there, and one forward reaches 100 %. Latin squares (576 answers of 16 cells) have too
+many splits to be searched."""
+
+
+def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[str, str]) -> str:
+    lines = ["# Best possible score for a number of forwards", "", "![score against forwards](frontier.png)", ""]
+    lines += [READ, "", SURE]
+    above = [f"{point.run} on {operation(point.task)}" for point in points if point.ci_low > point.bound]
+    if above:
+        lines += ["", f"Above the bound of sampling, by greedy choice: {'; '.join(above)}."]
+    if refused:
+        lines += ["", "Not run on ideal models: " + "; ".join(f"{name} ({why})" for name, why in refused.items()) + "."]
+    lines += [
+        "",
+        "## Runs",
+        "",
+        "Score in % at mean forwards; bound: best possible share of sampling at that mean.",
+        "",
+    ]
+    heads = ["run", "task", "forwards", "score", "bound", "ideal: forwards", "score", "bound"]
+    lines += [table_row(heads), table_row(["---", "---", *["---:"] * (len(heads) - 2)])]
+    pairs: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        pairs.setdefault((point.run, point.task), []).append(point)
+    for (run, task), pair in pairs.items():
+        cells = [cell for point in pair for cell in (f"{point.nfe:.2f}", _share(point), f"{100 * point.bound:.1f}")]
+        lines.append(table_row([run, operation(task), *cells, *[""] * (len(heads) - 2 - len(cells))]))
+    lines += ["", "## Best splits", "", "![least loss in bits](kl_bounds.png)", ""]
+    lines += [
+        "L*_T in bits for people / tokens, and the best possible share of valid answers in %; later 0 and 100.",
+        "",
+    ]
+    bests = [best for best in bests if best.kl_tokens > 1e-9 or best.accuracy < 1 - 1e-9]
+    most = max(best.steps for best in bests)
+    lines += [table_row(["task", "n", *(f"T = {t}" for t in range(1, most + 1))])]
+    lines.append(table_row(["---", "---:", *["---:"] * most]))
+    for task, n in dict.fromkeys((best.task, best.n) for best in bests):
+        chosen = [best for best in bests if (best.task, best.n) == (task, n)]
+        cells = [f"{b.kl_items:.2f} / {b.kl_tokens:.2f}, {100 * b.accuracy:.0f}" for b in chosen]
+        lines.append(table_row([operation(task), str(n), *cells, *[""] * (most - len(cells))]))
+    return "\n".join([*lines, ""])
+
+
+def _share(point: Point) -> str:
+    return f"{100 * point.score:.1f} [{100 * point.ci_low:.1f}, {100 * point.ci_high:.1f}]"

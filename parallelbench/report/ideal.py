@@ -1,0 +1,141 @@
+"""The waiting line's operations with many answers as ideal models: every valid answer equally likely."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from decoders import NO_CACHE, Decoder, StopRule, decode
+from decoders.loop import check_parts
+from dllm.exact import Enumerated, ExactModel
+from parallelbench.records.record import Record, Run
+from parallelbench.stats.metrics import Value, ratio
+from parallelbench.tasks import Sample, builtin_tasks
+from parallelbench.tasks.waiting_line import write_list
+
+COLD = 1e-3  # a temperature at which only exact ties are open: greedy, with ties broken at random
+MAX_ANSWERS = 5040  # shuffles of 7
+OPEN = ("shuffle", "insert_random", "remove_random", "replace_random")  # operations with many answers
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The samples of a task that have equally many items: alike but for their names. record: one of them. share: of the
+    task's samples."""
+
+    record: Record
+    n: int
+    share: float
+    items: Enumerated
+
+
+def answers(task: str, data: Mapping[str, Any]) -> list[list[str]]:
+    """All valid answers of a waiting-line sample as lists of people, for the operations with several."""
+    people, person = list(data["people"]), str(data["person"])
+    places = range(len(people) + (task == "insert_random"))
+    if task == "shuffle":
+        return [list(order) for order in permutations(people)][1:]  # all but the given one
+    after = 0 if task == "insert_random" else 1
+    return [[*people[:i], *([] if task == "remove_random" else [person]), *people[i + after :]] for i in places]
+
+
+def ideal(
+    run: Run,
+    shapes: Sequence[Shape],
+    tokenizer: PreTrainedTokenizerBase,
+    samples: int,
+    build_part: Callable[[Mapping[str, Any]], Any],
+) -> tuple[float, Value]:
+    """Mean forwards and score of a run's decoder and stop rule on the ideal model of a task, `samples` decodes per
+    shape, weighted as the run's samples are. Raises ValueError for a decoder that no ideal model can serve."""
+    decoder, stop = build_part(run.config["decoder"]), build_part(run.config["stop"])
+    assert isinstance(decoder, Decoder) and isinstance(stop, StopRule)
+    if decoder.temperature == 0:
+        decoder = replace(decoder, temperature=COLD)
+    nfe, scores, strata = [], [], []
+    for shape in shapes:
+        length = len(shape.record.committed_at)
+        listed, ids = in_tokens(answers(operation(shape.record.task), shape.record.data), tokenizer, length)
+        model = ExactModel(listed, eos_id=ids.index(cast(int, tokenizer.eos_token_id)))
+        check_parts(model, decoder, NO_CACHE)
+        rows = decode(
+            model,
+            [[sample, shape.n] for sample in range(samples)],
+            gen_len=length,
+            block_len=run.config["block_length"] or length,
+            decoder=decoder,
+            cache=NO_CACHE,
+            stop=stop,
+        )
+        task, sample = builtin_tasks()[shape.record.task], _sample(shape.record)
+        texts = [str(tokenizer.decode([ids[token] for token in row.token_ids if token < len(ids)])) for row in rows]
+        scores += [task.score(sample, text)["score"] for text in texts]
+        nfe += [row.nfe for row in rows]
+        strata += [shape.share] * samples
+    share = np.array(strata) / samples
+    equal = np.ptp([shape.share for shape in shapes]) < 1e-9
+    score = (
+        ratio(np.array(scores), np.ones(len(scores)), [""] * len(scores), is_share=True)
+        if equal
+        else _weighted(scores, share)
+    )
+    return float((share * nfe).sum()), score
+
+
+def in_tokens(
+    listed: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerBase, length: int
+) -> tuple[Enumerated, list[int]]:
+    """The answers as token sequences padded with EOS, equally likely, in dense numbers; and the ids these stand for."""
+    texts = [write_list(answer) for answer in listed]
+    rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    longest = max(map(len, rows))
+    if longest > length:
+        raise ValueError(f"an answer takes {longest} tokens, but the run decoded {length}")
+    padded = torch.tensor([row + [tokenizer.eos_token_id] * (length - len(row)) for row in rows])
+    ids, dense = padded.unique(return_inverse=True)
+    weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
+    return Enumerated(dense, weights), ids.tolist()
+
+
+def _weighted(scores: Sequence[float], share: np.ndarray) -> Value:
+    """Shapes of unequal shares: bootstrap over decodes."""
+    return ratio(np.array(scores) * share, share, [f"{weight}" for weight in share])
+
+
+def tasks_of(runs: Sequence[Run]) -> list[str]:
+    tasks = dict.fromkeys(record.task for run in runs for record in run.records)
+    return [task for task in tasks if task.startswith("waiting_line/") and operation(task) in OPEN]
+
+
+def operation(task: str) -> str:
+    return task.removeprefix("waiting_line/")
+
+
+def shapes_of(task: str, runs: Sequence[Run]) -> list[Shape]:
+    """By number of people, of the first run that has the task; none where some lists are too long to be listed."""
+    records = next(found for run in runs if (found := [r for r in run.records if r.task == task]))
+    by_length: dict[int, list[Record]] = {}
+    for record in records:
+        by_length.setdefault(len(record.data["people"]), []).append(record)
+    if max(math.factorial(n) if operation(task) == "shuffle" else 2**n for n in by_length) > MAX_ANSWERS:
+        return []
+    return [
+        Shape(found[0], n, len(found) / len(records), _items(answers(operation(task), found[0].data)))
+        for n, found in sorted(by_length.items())
+    ]
+
+
+def _items(listed: Sequence[Sequence[str]]) -> Enumerated:
+    """Answers with one token per person."""
+    people = {person: i for i, person in enumerate(dict.fromkeys(person for answer in listed for person in answer))}
+    rows = torch.tensor([[people[person] for person in answer] for answer in listed])
+    return Enumerated(rows, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64))
+
+
+def _sample(record: Record) -> Sample:
+    return Sample(record.id, record.task, [{"role": "user", "content": record.prompt}], record.data, record.target)

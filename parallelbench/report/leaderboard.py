@@ -1,0 +1,180 @@
+"""Runs of several machines and published tables as ranked tables: `python -m parallelbench leaderboard DIR ...`.
+
+A row is a curve: one model, decoder and cache over the rule's knob. Rows stand in one table only if they were measured
+on the same samples of the same task versions; published rows stand beside runs of the same generation's data alone.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from parallelbench.records.record import Run, readable_runs
+from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.options import split_options
+from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
+from parallelbench.stats.metrics import CONFIDENCE, Value
+from parallelbench.stats.paired import Means, interval, means, pair
+from parallelbench.stats.published import Key, Levels, Tables, pbx_table, read_tables
+from parallelbench.stats.speed_at_quality import LEVELS as QUALITY
+from parallelbench.stats.speed_at_quality import speed_at
+from parallelbench.stats.sweeps import LEGEND, LEVELS, not_comparable, score_sweeps
+
+LEVEL = QUALITY[0]
+SPEED = f"TPF at {100 * LEVEL:g} % of the best"
+NUMBERS = (SPEED, *(f"PB{x}" for x in LEVELS), "AUP", "area", "score %")
+HEADS = ("rank", "model", "decoder", *NUMBERS, "runs", "n", "device", "commit")
+NOTE = f"Ranked by {SPEED} score in the table, then by PB80. PBx counts TPS, as published. {LEGEND}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A curve. values: those of NUMBERS that it has; n is 0 where a value has no interval."""
+
+    model: str
+    decoder: str
+    values: Mapping[str, Value]
+    runs: int = 0
+    device: str = "published"
+    commit: str = ""
+
+
+def main(arguments: Sequence[str]) -> str:
+    """Writes leaderboard.md and leaderboard.csv."""
+    defaults = {"csv": "", "leaderboard": "", "generation": "", "out_dir": "results/leaderboard"}
+    paths, options = split_options(arguments, defaults, needs_paths=False)
+    csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
+    if not (paths or csvs or boards):
+        raise ValueError("nothing to rank; name run directories, csv=FILE or leaderboard=FILE")
+    found, skipped = readable_runs(paths) if paths else ([], [])
+    runs, left_out = distinct(found)
+    published, conflicts = _published(csvs, boards, options["generation"] or None)
+    tables: dict[str, list[Row]] = {}
+    for group in comparable(runs, across_models=True):
+        generation = group[0].facts.generation
+        beside = [] if not generation or not_comparable(group, generation) else published.get(generation, [])
+        tables[samples_name(group[0])] = [*_rows(group, generation or "v2"), *beside]
+    shown = {id(row) for rows in tables.values() for row in rows}
+    for generation, rows in published.items():
+        if not shown & set(map(id, rows)):
+            tables[f"ParallelBench {generation}, published"] = rows
+    tables = {heading: sorted(rows, key=_rank) for heading, rows in tables.items()}
+    out_dir = Path(options["out_dir"])
+    out_dir.mkdir(parents=True, exist_ok=True)
+    text = [line for heading, rows in tables.items() for line in _markdown(heading, rows)]
+    notes = [f"Left out: {reason}." for reason in (*skipped, *left_out, *conflicts)]
+    markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes])
+    (out_dir / "leaderboard.md").write_text(markdown + "\n")
+    _write_csv(out_dir / "leaderboard.csv", tables)
+    return f"{markdown}\n{out_dir}"
+
+
+def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
+    """A row per curve of runs over the same samples."""
+    by_model: dict[str, list[Run]] = {}
+    for run in runs:
+        by_model.setdefault(model_name(run), []).append(run)
+    runs = [run for members in by_model.values() for run in members]
+    curves = [
+        (model, curve) for model, members in by_model.items() for curve in curve_names(run_names(members), members)
+    ]
+    resampled, n = means(pair(runs)), len(runs[0].records)
+    sweeps = score_sweeps(runs, [" ".join(curve) for curve in curves], resampled, generation)
+    rows = []
+    for model, curve in dict.fromkeys(curves):
+        at = [i for i, other in enumerate(curves) if other == (model, curve)]
+        sweep = sweeps[f"{model} {curve}"]
+        best = max(at, key=lambda i: resampled.score[0, i])
+        speed = _speed(resampled, at, n)
+        values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup, "area": sweep.area}
+        values |= {"score %": interval(resampled.score[:, best], n)} | ({SPEED: speed} if speed else {})
+        of = [runs[i] for i in at]
+        devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in of})
+        commits = sorted({_commit(run) for run in of})
+        rows.append(Row(model, curve, values, len(at), "; ".join(devices), " ".join(commits)))
+    return rows
+
+
+def _speed(resampled: Means, at: Sequence[int], n: int) -> Value | None:
+    """TPF where the curve is at LEVEL of the best score of the table, None where it does not come there."""
+    levels = LEVEL * resampled.score.max(1)
+    points = zip(resampled.tpf[:, at], resampled.score[:, at], levels, strict=True)
+    reached = np.array([speed_at(tpf, score, float(level)) for tpf, score, level in points])
+    if np.isnan(reached[0]) or np.isnan(reached).mean() > 1 - CONFIDENCE:
+        return None
+    return interval(reached[~np.isnan(reached)], n)
+
+
+def _commit(run: Run) -> str:
+    git = run.info.get("git") or {"commit": "unknown", "dirty": False}
+    return git["commit"][:7] + "+" * git["dirty"]
+
+
+def _published(
+    csvs: Sequence[Path], boards: Sequence[Path], generation: str | None
+) -> tuple[dict[str, list[Row]], list[str]]:
+    """Rows by generation, each file or folder's own, the leaderboard's numbers before those computed from curves; and
+    a sentence for every row that another file contradicts."""
+    tables = [(path, read_tables([], [path], generation)) for path in boards]
+    tables += [(path, read_tables([path], [], generation)) for path in csvs]
+    known: dict[tuple[str, Key], tuple[Levels, Path]] = {}
+    conflicts = []
+    for path, table in tables:
+        for key, levels in _levels(table).items():
+            first, source = known.setdefault((table.generation, key), (levels, path))
+            if any(abs(levels[x] - first[x]) > 0.00501 for x in LEVELS):
+                conflicts.append(f"{' '.join(key)} of {path}, which says other than {source}")
+    rows: dict[str, list[Row]] = {}
+    for (generation, key), (levels, _) in known.items():
+        values = {f"PB{x}": Value(levels[x], levels[x], levels[x], 0) for x in LEVELS}
+        rows.setdefault(generation, []).append(Row(*key, values))
+    return rows, conflicts
+
+
+def _levels(table: Tables) -> dict[Key, Levels]:
+    return pbx_table(table.curves, table.generation) | table.leaderboard
+
+
+def _rank(row: Row) -> tuple[float, ...]:
+    return tuple(-row.values[name].value if name in row.values else 0.0 for name in (SPEED, "PB80", "score %"))
+
+
+def _markdown(heading: str, rows: Sequence[Row]) -> list[str]:
+    lines = [f"## {heading}", "", *table_head(HEADS, 3)]
+    for rank, row in enumerate(rows, start=1):
+        cells = [_cell(row.values.get(name)) for name in NUMBERS]
+        n = next(iter(row.values.values())).n
+        counts = [str(row.runs or ""), str(n or "")]
+        lines.append(table_row([str(rank), row.model, row.decoder, *cells, *counts, row.device, row.commit]))
+    return [*lines, ""]
+
+
+def _cell(value: Value | None) -> str:
+    if value is None:
+        return ""
+    return with_interval(value, ".2f") if value.n else f"{value.value:.2f}"
+
+
+def _write_csv(path: Path, tables: Mapping[str, Sequence[Row]]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["table", *HEADS[:3], *(f"{name}{part}" for name in NUMBERS for part in ("", " low", " high")), *HEADS[-4:]]
+        )
+        for heading, rows in tables.items():
+            for rank, row in enumerate(rows, start=1):
+                numbers = [number for name in NUMBERS for number in _numbers(row.values.get(name))]
+                n = next(iter(row.values.values())).n
+                writer.writerow(
+                    [heading, rank, row.model, row.decoder, *numbers, row.runs or "", n or "", row.device, row.commit]
+                )
+
+
+def _numbers(value: Value | None) -> tuple[float | str, float | str, float | str]:
+    """Value and interval, empty where there is none."""
+    if value is None:
+        return "", "", ""
+    return (value.value, value.ci_low, value.ci_high) if value.n else (value.value, "", "")

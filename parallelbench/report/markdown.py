@@ -1,0 +1,19 @@
+"""Markdown tables."""
+
+from collections.abc import Sequence
+
+from parallelbench.stats.metrics import Value
+
+
+def table_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def table_head(cells: Sequence[str], num_left: int = 1) -> list[str]:
+    """Headings and the rule below them; all columns but the first `num_left` are numbers."""
+    return [table_row(cells), table_row(["---"] * num_left + ["---:"] * (len(cells) - num_left))]
+
+
+def with_interval(value: Value, show: str) -> str:
+    """A value and its interval in a format such as ".2f"."""
+    return f"{value.value:{show}} [{value.ci_low:{show}}, {value.ci_high:{show}}]"

@@ -1,0 +1,187 @@
+"""The page of a report: one HTML file that needs nothing else, neither network nor the runs it was made from.
+
+Names, prompts and completions are data. They travel as JSON in which no character can end a script, the page shows them
+as text only, and its content security policy allows nothing but the scripts written here, by their hashes. What each
+run did on each sample travels compressed, with the bootstrap's draws, so that any two runs can be compared in the page.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from string import Template
+
+import numpy as np
+import vl_convert
+
+from parallelbench.records.record import Record, Run
+from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
+from parallelbench.report.page.viewer import viewer_data
+from parallelbench.stats.curves import curve_names, shown_knobs
+from parallelbench.stats.metrics import ALL, METRICS, Value, resample_counts
+from parallelbench.stats.paired import means, pair
+from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
+from parallelbench.stats.sweeps import LEVELS, score_sweeps
+
+HERE = Path(__file__).parent
+MAX_CHARS = 400  # of a prompt or an answer
+MAX_TEXTS = 5_000_000  # characters of the page that may be answers; it goes without them if they are more
+
+
+def write_page(
+    runs: Sequence[Run],
+    metrics: Mapping[str, Mapping[str, Mapping[str, Value]]],
+    folder: Path,
+    command: Callable[[Run], str],
+) -> None:
+    """Writes report.html. metrics: of each run in turn, by its name, task and metric. command: what makes a run."""
+    traces = viewer_data(runs)
+    parts = ["page"] if traces is None else ["viewer", "page"]
+    scripts = [
+        vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        *((HERE / f"{part}.js").read_text() for part in ("algorithms", *parts)),
+    ]
+    page = Template((HERE / "page.html").read_text()).substitute(
+        policy=_policy(scripts),
+        style="".join((HERE / f"{part}.css").read_text() for part in parts),
+        data=_embedded(page_data(runs, metrics, command)),
+        traces=_embedded(traces),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+    (folder / "report.html").write_text(page, encoding="utf-8", newline="")
+
+
+def page_data(
+    runs: Sequence[Run],
+    metrics: Mapping[str, Mapping[str, Mapping[str, Value]]],
+    command: Callable[[Run], str],
+) -> dict[str, object]:
+    """What the page shows, as JSON values: a row per run, the sets of samples they share, scores of sweeps."""
+    names, tasks = list(metrics), list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
+    curves = curve_names(names, runs)
+    sets: dict[tuple[tuple[str, ...], ...], list[int]] = {}  # of samples, to the places of their runs
+    for i, run in enumerate(runs):
+        if run.info["status"] == "done":
+            sets.setdefault(tuple((r.task, r.id, r.prompt_sha, r.task_version) for r in _in_order(run)), []).append(i)
+    set_of = {i: place for place, members in enumerate(sets.values()) for i in members}
+    samples = [_packed_json(_samples(run)) if i in set_of else "" for i, run in enumerate(runs)]
+    texts = [_packed_json([r.completion[:MAX_CHARS] for r in _in_order(run)]) for run in runs]
+    questions = [_questions(runs[members[0]]) for members in sets.values()]
+    if sum(map(len, (*texts, *questions))) > MAX_TEXTS:
+        texts, questions = [""] * len(runs), [""] * len(sets)
+    return {
+        "tasks": tasks,
+        "legend": {"compare": COMPARE_LEGEND, "sweeps": SWEEP_LEGEND},
+        "runs": [
+            {
+                "name": name,
+                "curve": curve,
+                "knobs": ", ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items()),
+                "folder": str(run.folder),
+                "command": command(run),
+                **{group: run.info["choices"][group] for group in ("decoder", "cache", "stop", "suite")},
+                "model": run.info["model"],
+                "device": run.info["device"],
+                "processes": run.info.get("processes", 1),
+                "batch_size": run.config["batch_size"],
+                "peak_memory": run.info.get("peak_memory"),
+                "tasks": {task: _cells(row) for task, row in metrics[name].items()},
+                "set": set_of.get(i),
+                "samples": samples[i],
+                "texts": texts[i],
+            }
+            for i, (name, curve, run) in enumerate(zip(names, curves, runs, strict=True))
+        ],
+        "sets": [
+            {"tasks": [tasks.index(task) for task, *_ in key], "draws": _draws(key), "questions": asked}
+            for key, asked in zip(sets, questions, strict=True)
+        ],
+        "sweeps": [row for members in sets.values() for row in _sweeps([(runs[i], curves[i], i) for i in members])],
+        "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0], ["area", 0]],
+        "metrics": [
+            [name, metric.heading, metric.about, metric.digits, metric.scale, metric.unit, metric.intervals[1]]
+            for name, metric in METRICS.items()
+        ],
+    }
+
+
+def _cells(row: Mapping[str, Value]) -> dict[str, object]:
+    return {"n": row["score"].n, **{name: _numbers(row[name]) for name in METRICS}}
+
+
+def _numbers(value: Value) -> list[float | None]:
+    """A value and its interval to six digits; None where there is no number."""
+    numbers = (value.value, value.ci_low, value.ci_high)
+    return [float(f"{number:.6g}") if math.isfinite(number) else None for number in numbers]
+
+
+def _in_order(run: Run) -> list[Record]:
+    """As `paired.pair` sorts them."""
+    return sorted(run.records, key=lambda r: (r.task, r.id))
+
+
+def _samples(run: Run) -> dict[str, list[float]]:
+    records = _in_order(run)
+    return {
+        "score": [r.scores["score"] for r in records],
+        "nfe": [r.nfe for r in records],
+        "tokens": [r.num_tokens for r in records],
+    }
+
+
+def _questions(run: Run) -> str:
+    return _packed_json([[r.id, r.prompt[:MAX_CHARS], r.target[:MAX_CHARS]] for r in _in_order(run)])
+
+
+def _draws(key: Sequence[Sequence[str]]) -> str:
+    """How often each resample of `analyze compare` draws each sample, `[resamples, samples]` bytes."""
+    counts = resample_counts(np.array([task for task, *_ in key]))[1:]
+    return _packed(counts.astype(np.uint8).tobytes())
+
+
+def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:
+    """Scores of each curve of two or more runs among those over the same samples."""
+    runs, curves, places = (list(column) for column in zip(*members, strict=True))
+    if len(set(curves)) == len(curves):
+        return []
+    sweeps = score_sweeps(runs, curves, means(pair(runs)), runs[0].facts.generation or "v2")
+    return [
+        {
+            "curve": curve,
+            "points": sweep.points,
+            "runs": [place for place, other in zip(places, curves, strict=True) if other == curve],
+            "values": [
+                *(_numbers(levels[x]) for levels in (sweep.tpf, sweep.tps) for x in LEVELS),
+                _numbers(sweep.aup),
+                _numbers(sweep.area),
+            ],
+        }
+        for curve, sweep in sweeps.items()
+        if sweep.points > 1
+    ]
+
+
+def _packed_json(value: object) -> str:
+    return _packed(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content, 9)).decode()
+
+
+def _embedded(value: object) -> str:
+    """JSON in ASCII that can neither end the script element it stands in nor open a comment."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Nothing from any network, and no script but these."""
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts]
+    return (
+        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,60 @@
+"""What the trace viewer of a report's page shows (viewer.js draws it): the saved steps of the runs, by sample."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from parallelbench.records.record import Record, Run
+from parallelbench.records.trace import TRACES, Trace, expected
+from parallelbench.stats.curves import run_names
+
+MAX_BYTES = 3_000_000  # of all traces in a page
+
+
+def viewer_data(runs: Sequence[Run]) -> list[dict[str, Any]] | None:
+    """The traced samples with what each run did on them, as JSON values; None when no run has traces.
+
+    The first sample of every task comes before the second of any. What is beyond `MAX_BYTES` is named without its runs.
+    Traces that cannot be read are named on stderr and left out.
+    """
+    samples: dict[tuple[str, str], dict[str, Any]] = {}
+    for name, run in zip(run_names(runs), runs, strict=True):
+        try:
+            traces, _ = TRACES.read(run.folder)
+        except ValueError as error:
+            print(f"skipped: {error}", file=sys.stderr)
+            continue
+        for record in run.records:
+            if record.id in traces:
+                about = {key: getattr(record, key) for key in ("id", "task", "prompt", "target")}
+                sample = samples.setdefault((record.id, record.prompt_sha), {**about, "runs": []})
+                sample["runs"].append(_of_run(name, record, traces[record.id]))
+    if not samples:
+        return None
+    ranks: dict[str, int] = {}
+    order = []
+    for sample in samples.values():
+        ranks[sample["task"]] = ranks.get(sample["task"], 0) + 1
+        order.append((ranks[sample["task"]], len(order), sample))
+    left, shown = MAX_BYTES, {}
+    for _, place, sample in sorted(order, key=lambda item: item[:2]):
+        left -= len(json.dumps(sample))
+        shown[place] = sample if left >= 0 else {**sample, "runs": []}
+    return [shown[place] for place in sorted(shown)]
+
+
+def _of_run(name: str, record: Record, trace: Trace) -> dict[str, Any]:
+    return {
+        "name": name,
+        "score": record.scores["score"],
+        "nfe": record.nfe,
+        "num_tokens": record.num_tokens,
+        "length": len(record.token_ids),
+        "expected": expected(trace, record),
+        "reference_length": len(trace.reference),
+        "columns": trace.columns,
+        "texts": {str(token): text for token, text in trace.texts.items()},
+        "steps": [asdict(step) for step in trace.steps],
+    }

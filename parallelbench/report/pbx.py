@@ -1,0 +1,158 @@
+"""PBx of published tables and of one's own sweeps, with AUP, the area under the Pareto front, and the front itself."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from parallelbench.records.record import Run, find_runs, read_run
+from parallelbench.report import plots
+from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.options import split_options
+from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.stats.metrics import Value
+from parallelbench.stats.paired import Means, interval, means, pair
+from parallelbench.stats.published import Curve, Key, Levels, pbx_table, read_tables
+from parallelbench.stats.sweeps import LEGEND, LEVELS, Sweep, not_comparable, pareto, places, score_sweeps
+
+NOT_COMPARABLE = "Not comparable with published numbers: {}."
+
+
+def main(arguments: Sequence[str]) -> str:
+    """Writes pbx.csv and pbx.md and, for what is given, published.png and runs.csv, runs.png (all plots as SVG too)."""
+    defaults = {"csv": "", "leaderboard": "", "generation": "", "out_dir": "results/pbx"}
+    paths, options = split_options(arguments, defaults, needs_paths=False)
+    csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
+    if not (paths or csvs or boards):
+        raise ValueError("nothing to score; name run directories, csv=FILE or leaderboard=FILE")
+    runs = [read_run(folder) for folder in find_runs(paths)]
+    alone = bool(runs) and not (csvs or boards)
+    given = options["generation"] or (runs[0].facts.generation or "v2" if alone else None)
+    published = read_tables(csvs, boards, given)
+    generation, curves, official = published.generation, published.curves, published.leaderboard
+    resampled = means(pair(runs)) if runs else None
+    out_dir = Path(options["out_dir"])
+    out_dir.mkdir(parents=True, exist_ok=True)
+
+    computed = pbx_table(curves, generation)
+    rows = official | computed
+    strategies = curve_names(run_names(runs), runs) if runs else []
+    sweeps = score_sweeps(runs, strategies, resampled, generation) if resampled else {}
+    model = runs[0].info["model"] if runs else ""
+    reason = not_comparable(runs, generation) if runs else ""
+    own = {(model, name): {x: sweep.tps[x].value for x in LEVELS} for name, sweep in sweeps.items()}
+    _write_pbx(out_dir / "pbx.csv", rows | own if not reason else rows or own)
+
+    text = []
+    if rows:
+        beside = {} if reason else {(f"{model} (your runs)", name): sweep.tps for name, sweep in sweeps.items()}
+        text += _published_section(rows, beside, generation, _differences(computed, official))
+        if curves:
+            drawn = {" ".join(key): curve for key, curve in curves.items()}
+            if resampled and not reason:
+                drawn |= {f"{model} {name}": _curve(resampled, at) for name, at in places(strategies).items()}
+            figure = plots.tradeoff({"tokens per step": drawn}, f"ParallelBench {generation}: mean score against speed")
+            plots.save(figure, out_dir / "published")
+            text += ["![published curves](published.png)", ""]
+    if resampled:
+        panels = {
+            "response columns per forward (TPS)": _curves(strategies, resampled.tps, resampled.score),
+            "tokens before EOS per forward (TPF)": _curves(strategies, resampled.tpf, resampled.score),
+        }
+        plots.save(plots.tradeoff(panels, f"{model}: mean score over tasks against speed"), out_dir / "runs")
+        _write_sweeps(out_dir / "runs.csv", model, runs[0].info["choices"]["suite"], sweeps)
+        text += _own_section(runs, sweeps, resampled, reason, generation)
+    markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])
+    (out_dir / "pbx.md").write_text(markdown)
+    return f"{markdown}\n{out_dir}"
+
+
+def _curve(resampled: Means, at: Sequence[int]) -> Curve:
+    return resampled.tps[0, at], resampled.score[0, at]
+
+
+def _curves(strategies: Sequence[str], speed: np.ndarray, score: np.ndarray) -> dict[str, Curve]:
+    return {name: (speed[0, at], score[0, at]) for name, at in places(strategies).items()}
+
+
+def _differences(computed: Mapping[Key, Levels], official: Mapping[Key, Levels]) -> str:
+    """How the curves' PBx agree with the leaderboard's where both are given."""
+    shared = [(key, level) for key in computed if key in official for level in LEVELS]
+    off = [(key, level) for key, level in shared if abs(computed[key][level] - official[key][level]) > 0.00501]
+    listed = "; ".join(
+        f"{' '.join(key)} PB{level} {computed[key][level]:.2f}, leaderboard {official[key][level]:.2f}"
+        for key, level in off
+    )
+    if not shared:
+        return ""
+    return f"{len(shared) - len(off)} of {len(shared)} entries equal the leaderboard's{': ' if off else '.'}{listed}"
+
+
+def _published_section(
+    rows: Mapping[Key, Levels],
+    own: Mapping[Key, dict[int, Value]],
+    generation: str,
+    differences: str,
+) -> list[str]:
+    lines = [f"## Published, {generation}", "", *table_head(["model", "strategy", *(f"PB{x}" for x in LEVELS)], 2)]
+    lines += [table_row([*key, *(f"{row[x]:.3f}" for x in LEVELS)]) for key, row in sorted(rows.items())]
+    lines += [table_row([*key, *(with_interval(row[x], ".3f") for x in LEVELS)]) for key, row in own.items()]
+    return [*lines, "", *([differences, ""] if differences else [])]
+
+
+def _own_section(
+    runs: Sequence[Run], sweeps: Mapping[str, Sweep], resampled: Means, reason: str, generation: str
+) -> list[str]:
+    suite = runs[0].info["choices"]["suite"]
+    num_tasks, n = len({record.task for record in runs[0].records}), len(runs[0].records)
+    lines = [f"## {runs[0].info['model']} on suite={suite}: {num_tasks} tasks, {n} samples", ""]
+    lines += [NOT_COMPARABLE.format(reason), ""] if reason else []
+    if any(run.info["choices"]["stop"] != "never" for run in runs):
+        lines += [
+            "These runs stop at EOS, so their TPS counts columns that were never decoded; the benchmark decodes all "
+            "columns (`stop=never`).",
+            "",
+        ]
+    if generation == "v2":
+        lines += ["A fixed number of tokens per step counts at its points alone, as on the v2 leaderboard.", ""]
+    heads = [f"PB{x} {speed}" for speed in ("TPS", "TPF") for x in LEVELS]
+    lines += table_head(["decoder", "runs", *heads, "AUP", "area"], 1)
+    for name, sweep in sorted(sweeps.items(), key=lambda item: -item[1].tpf[LEVELS[0]].value):
+        cells = [with_interval(values[x], ".2f") for values in (sweep.tps, sweep.tpf) for x in LEVELS]
+        lines.append(
+            table_row(
+                [name, str(sweep.points), *cells, with_interval(sweep.aup, ".0f"), with_interval(sweep.area, ".0f")]
+            )
+        )
+    names, score, tpf = run_names(runs), resampled.score, resampled.tpf
+    on = np.zeros(len(runs))
+    for row in zip(tpf[1:], score[1:], strict=True):
+        on[pareto(*row)] += 1 / (len(tpf) - 1)
+    lines += [
+        "",
+        "### Pareto front of score against TPF",
+        "",
+        *table_head(["run", "score %", "TPF", "TPS", "on it"], 1),
+    ]
+    for i in pareto(tpf[0], score[0]):
+        cells = [with_interval(interval(values[:, i], n), ".2f") for values in (score, tpf, resampled.tps)]
+        lines.append(table_row([names[i], *cells, f"{on[i]:.0%} of resamples"]))
+    return [*lines, "", "![score against speed](runs.png)", ""]
+
+
+def _write_pbx(path: Path, rows: Mapping[Key, Levels]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["model", "strategy", *LEVELS])
+        writer.writerows([*key, *(row[level] for level in LEVELS)] for key, row in rows.items())
+
+
+def _write_sweeps(path: Path, model: str, suite: str, sweeps: Mapping[str, Sweep]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["model", "strategy", "suite", "score", "value", "ci_low", "ci_high", "n"])
+        for name, sweep in sweeps.items():
+            scores = {f"pb{x}_{speed}": v[x] for speed, v in (("tps", sweep.tps), ("tpf", sweep.tpf)) for x in LEVELS}
+            for score, value in (scores | {"aup_tpf": sweep.aup, "area_tpf": sweep.area}).items():
+                writer.writerow([model, name, suite, score, value.value, value.ci_low, value.ci_high, value.n])

@@ -1,0 +1,333 @@
+"""Figures of a report, as SVG and PNG. The only module that imports matplotlib."""
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, MaxNLocator
+
+from parallelbench.stats.metrics import Value
+from parallelbench.stats.sweeps import pareto
+
+matplotlib.rcParams["svg.hashsalt"] = "dllm"  # the same figure is the same file
+LABEL_OFFSETS = (
+    (7, 4),
+    (-6, -13),
+    (-24, -8),
+)  # in points; another side for each curve, so that neighbours stay readable
+MARKERS = "osD^vPX*<>hd"
+LINES = {"line": "-", "dashed": "--"}
+
+
+Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to points (label, tpf, score)
+
+
+def quality_against_tpf(curves: Curves, title: str) -> Figure:
+    """Points joined in order of tpf, with both 95 % intervals; each point says its knob."""
+    figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
+    _draw_curves(axes, curves, list(curves), annotate=True)
+    axes.set(xlabel="tokens per forward (before EOS), log scale", ylabel="score, %", title=title)
+    axes.set_ylim(top=104)
+    axes.legend(fontsize=8, loc="lower left")
+    return figure
+
+
+def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
+    """The same, one small panel per task with shared axes."""
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (3.1 * columns, 2.3 * rows + 0.8)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
+    )
+    for axes, (task, curves) in zip(grid.flat, panels.items(), strict=False):
+        _draw_curves(axes, curves, names, annotate=False)
+        axes.set_title(task.split("/")[-1], fontsize=9)
+        axes.set_ylim(-4, 104)
+    for axes in grid[-1]:
+        axes.set_xlabel("tokens per forward", fontsize=9)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    figure.suptitle(title, fontsize=11)
+    figure.supylabel("score, %", fontsize=9)
+    entries = {}
+    for axes in grid.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    handles = [entries[name] for name in names]
+    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4), fontsize=8)
+    return figure
+
+
+def quality_against_reference(curves: Curves, reference: int, title: str) -> Figure:
+    """One small panel per curve, each with the reference curve (by its place) in grey behind it."""
+    names = list(curves)
+    grey = sorted(curves[names[reference]], key=lambda p: p[1].value)
+    others = [name for i, name in enumerate(names) if i != reference]
+    columns = min(5, len(others))
+    rows = -(-len(others) // columns)
+    size = (2.7 * columns, 2.2 * rows + 0.9)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
+    )
+    for axes, name in zip(grid.flat, others, strict=False):
+        x, y = [p[1].value for p in grey], [100 * p[2].value for p in grey]
+        axes.plot(x, y, color="0.6", linewidth=2.5, label=names[reference])
+        _draw_curves(axes, {name: curves[name]}, [name], annotate=False)
+        axes.set_title(textwrap.fill(name, 32), fontsize=9)
+    for axes in list(grid.flat)[len(others) :]:
+        axes.set_visible(False)
+    for axes in grid[-1]:
+        axes.set_xlabel("tokens per forward", fontsize=9)
+    grid.flat[0].set_ylim(top=104)
+    grid.flat[0].legend([textwrap.fill(names[reference], 28)], fontsize=7, loc="lower left")
+    figure.suptitle(title, fontsize=11)
+    figure.supylabel("score, %", fontsize=9)
+    return figure
+
+
+def quality_against_columns(series: Curves, title: str) -> Figure:
+    """One colour per decoder, one labelled point (label, columns, score) per cache, with both 95 % intervals."""
+    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
+    for i, (name, points) in enumerate(series.items()):
+        x, y = np.array([p[1].value for p in points]), 100 * np.array([p[2].value for p in points])
+        across, along = _bars([p[1] for p in points]), 100 * _bars([p[2] for p in points])
+        marker = MARKERS[i % len(MARKERS)]
+        axes.errorbar(x, y, xerr=across, yerr=along, label=name, color=f"C{i}", marker=marker, linestyle="none")
+        labels: dict[tuple[float, float], list[str]] = {}  # equal points share a label
+        for (label, *_), px, py in zip(points, x, y, strict=True):
+            labels.setdefault((round(px, 3), round(py, 3)), []).append(label)
+        places = sorted(labels)
+        for place, after in zip(places, [*places[1:], (math.inf, 0)], strict=True):
+            crowded = math.log2(after[0] / place[0]) < 0.13  # then its neighbour's label goes to the right
+            offset, side = ((-7, -9), "right") if crowded else ((7, 4), "left")
+            style = {"textcoords": "offset points", "ha": side, "fontsize": 7, "color": f"C{i}"}
+            axes.annotate(", ".join(labels[place]), place, offset, **style)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.grid(alpha=0.3)
+    axes.set(xlabel="columns recomputed per sample, log scale", ylabel="score, %", title=title)
+    axes.set_ylim(top=100 + (100 - axes.get_ylim()[0]) / 15)
+    axes.margins(x=0.15)
+    axes.legend(fontsize=8, loc="best")
+    return figure
+
+
+def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], annotate: bool) -> None:
+    """Draws each curve in the colour and marker of its place in `names`."""
+    for name, points in curves.items():
+        i = names.index(name)
+        points = sorted(points, key=lambda p: p[1].value)
+        x, y = np.array([p[1].value for p in points]), 100 * np.array([p[2].value for p in points])
+        axes.errorbar(
+            x,
+            y,
+            xerr=_bars([p[1] for p in points]),
+            yerr=100 * _bars([p[2] for p in points]),
+            label=name,
+            color=f"C{i}",
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=6 if annotate else 4,
+            linewidth=1.3,
+            capsize=2 if annotate else 0,
+        )
+        if annotate and len(points) > 1:
+            offset = LABEL_OFFSETS[i % len(LABEL_OFFSETS)]
+            labelled: tuple[float, float] | None = None
+            for (label, *_), px, py in zip(points, x, y, strict=True):
+                if labelled and abs(math.log2(px / labelled[0])) < 0.08 and abs(py - labelled[1]) < 2:
+                    continue  # its label would lie on the last one
+                labelled = (px, py)
+                axes.annotate(label, (px, py), textcoords="offset points", xytext=offset, fontsize=7, color=f"C{i}")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.grid(alpha=0.3)
+
+
+def task_bars(rows: Mapping[str, Mapping[str, Value]], curves: Sequence[str], title: str) -> Figure:
+    """Score per task (groups on the axis) and run (one bar each) with 95 % intervals.
+
+    rows[run][task]; curves: the curve of each run, which gives its colour, paler from run to run.
+    """
+    tasks = list(dict.fromkeys(task for row in rows.values() for task in row))
+    figure, axes = plt.subplots(figsize=(max(7.5, min(14, 0.9 * len(tasks) + 3)), 4.6), layout="constrained")
+    width = 0.84 / len(rows)
+    order = list(dict.fromkeys(curves))
+    for i, (name, row) in enumerate(rows.items()):
+        at = np.array([j for j, task in enumerate(tasks) if task in row]) - 0.42 + (i + 0.5) * width
+        values = [row[task] for task in tasks if task in row]
+        error = 100 * _bars(values)
+        heights = [100 * v.value for v in values]
+        color, paler = f"C{order.index(curves[i])}", curves[:i].count(curves[i]) / curves.count(curves[i])
+        axes.bar(
+            at, heights, width, yerr=error, label=name, color=(color, 1 - 0.8 * paler), error_kw={"linewidth": 0.7}
+        )
+    axes.set_xticks(range(len(tasks)), [task.split("/")[-1] for task in tasks], rotation=35, ha="right")
+    axes.set(ylabel="score, %", title=title, ylim=(0, 106))
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points (x, value) in the colour of number `color`: a line without intervals (theory), or marks with them."""
+
+    label: str
+    points: Sequence[tuple[float, Value]]
+    color: int
+    style: Literal["line", "dashed", "filled", "hollow", "cross"]
+
+
+def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
+    """Shares in % over a number; several kinds of series beside each other."""
+    figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+    _draw_series(axes, series)
+    axes.set(xlabel=xlabel, ylabel="valid answers, %", title=title)
+    if all(x >= 1.5 for one in series for x, _ in one.points):  # numbers of items
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: str) -> Figure:
+    """The same over a logarithmic axis, one panel per task with shared axes; series of one label look alike in all."""
+    columns = min(2 if len(panels) == 4 else 3, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (3.9 * columns + 2.4, 3.1 * rows + 0.6)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
+    )
+    entries = {}
+    for axes, (task, series) in zip(grid.flat, panels.items(), strict=False):
+        _draw_series(axes, series)
+        axes.set_title(task.split("/")[-1], fontsize=9)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    for column, axes in enumerate(grid.flat[len(panels) :], start=columns - (len(grid.flat) - len(panels))):
+        axes.set_visible(False)
+        grid[-2, column].tick_params(labelbottom=True)
+    figure.suptitle(title, fontsize=11)
+    figure.supxlabel(xlabel, fontsize=9)
+    figure.supylabel("score, %", fontsize=9)
+    figure.legend(list(entries.values()), list(entries), loc="outside right upper", fontsize=8)
+    return figure
+
+
+def bits_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
+    """Bounds in bits over a number."""
+    figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+    for one in series:
+        x, y = [x for x, _ in one.points], [value.value for _, value in one.points]
+        axes.plot(x, y, color=f"C{one.color}", label=one.label, marker=".", linestyle=LINES.get(one.style, "none"))
+    axes.set(xlabel=xlabel, ylabel="bits", title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _draw_series(axes: Axes, series: Sequence[Series]) -> None:
+    for one in series:
+        color, points = f"C{one.color}" if one.color >= 0 else "black", sorted(one.points, key=lambda p: p[0])
+        x, y = np.array([x for x, _ in points]), 100 * np.array([value.value for _, value in points])
+        if one.style in LINES:
+            axes.plot(x, y, color=color, linestyle=LINES[one.style], linewidth=1.3, label=one.label)
+            continue
+        fill = color if one.style == "filled" else "none"
+        error = 100 * _bars([value for _, value in points])
+        marker = {"filled": "o", "hollow": "D", "cross": "x"}[one.style]
+        style = {"marker": marker, "markersize": 4.5, "markerfacecolor": fill, "capsize": 2, "linewidth": 0.9}
+        axes.errorbar(x, y, yerr=error, color=color, linestyle="none", label=one.label, **style)
+    axes.grid(alpha=0.3)
+    axes.set_ylim(-4, 104)
+
+
+def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:
+    """Mean forward at which each response column was committed, one row per task. orders[task] is `[samples,
+    columns]`."""
+    width = max(order.shape[1] for order in orders.values())
+    mean = np.full((len(orders), width), np.nan)
+    for i, order in enumerate(orders.values()):
+        committed = np.where(order >= 0, order, np.nan)
+        counts = (order >= 0).sum(0)
+        shown = counts > 0
+        mean[i, : order.shape[1]][shown] = np.nansum(committed[:, shown], axis=0) / counts[shown]
+    figure, axes = plt.subplots(figsize=(8.5, 0.34 * len(orders) + 1.6), layout="constrained")
+    image = axes.imshow(mean, aspect="auto", cmap="viridis", interpolation="nearest")
+    figure.colorbar(image, ax=axes, label="mean forward of commit (from 0)")
+    axes.set_yticks(range(len(orders)), [task.split("/")[-1] for task in orders])
+    axes.set(xlabel="response column", title=title)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Writes path.svg and path.png and closes the figure."""
+    paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    for target in paths:
+        figure.savefig(target, dpi=130, metadata={"Date": None} if target.suffix == ".svg" else None)
+    plt.close(figure)
+    return paths
+
+
+def _bars(values: Sequence[Value]) -> np.ndarray:
+    """Distances to the interval's ends, `[2, n]`."""
+    return np.array([[v.value - v.ci_low for v in values], [v.ci_high - v.value for v in values]]).clip(min=0)
+
+
+Panels = Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]  # x label, curve: speed and score in per cent
+
+
+def tradeoff(panels: Panels, title: str) -> Figure:
+    """Curves of score against speed with their common Pareto front, one panel per kind of speed. Where curves are many,
+    those that touch a front have colours and the others are grey."""
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    touching = list(dict.fromkeys(name for curves in panels.values() for name, _, _ in _front(curves)))
+    shown = names if len(names) <= len(MARKERS) else touching
+    size = (5.6 * len(panels) + 2.6, 4.8)
+    figure, grid = plt.subplots(1, len(panels), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    colors = matplotlib.colormaps["tab20" if len(shown) > 10 else "tab10"]
+    for axes, (label, curves) in zip(grid.flat, panels.items(), strict=True):
+        for name, (x, y) in curves.items():
+            order = np.argsort(x)
+            if name in shown:
+                i = shown.index(name)
+                style = {"color": colors(i), "marker": MARKERS[i % len(MARKERS)], "label": name, "zorder": 3}
+            else:
+                style = {"color": "0.8", "marker": ".", "label": "others", "zorder": 1}
+            axes.plot(x[order], y[order], markersize=5, linewidth=1, **style)
+        front = _front(curves)
+        x, y = [speed for _, speed, _ in front], [score for *_, score in front]
+        best = {"color": "black", "linewidth": 5, "alpha": 0.18, "zorder": 2, "label": "Pareto front"}
+        axes.step([0.9 * min(x), *x], [y[0], *y], where="pre", **best)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axes.grid(alpha=0.3)
+        axes.set(xlabel=f"{label}, log scale", ylim=(0, 104))
+    grid.flat[0].set_ylabel("score, mean over tasks, %")
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    order = [*(name for name in shown if name in entries), *(name for name in entries if name not in shown)]
+    figure.legend([entries[name] for name in order], order, loc="outside right center", fontsize=7)
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _front(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[tuple[str, float, float]]:
+    """Curve, speed and score of the points that no other point of any curve beats, by speed."""
+    points = [(name, float(x), float(y)) for name, curve in curves.items() for x, y in zip(*curve, strict=True)]
+    speed, score = np.array([x for _, x, _ in points]), np.array([y for *_, y in points])
+    return [points[i] for i in pareto(speed, score)]

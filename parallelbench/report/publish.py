@@ -1,0 +1,120 @@
+"""What a finished run, and a sweep, send to sinks. `sent.json` beside a run names the sinks that have it, and the same
+command sends it to those that have not."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from parallelbench.records.record import Run, config_hash, read_run
+from parallelbench.report import plots
+from parallelbench.report.sinks import Log, Logs, Row, Sinks
+from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.stats.metrics import ALL, METRICS, Value, aggregate
+
+SENT = "sent.json"
+SAMPLES_SHOWN = 20  # of each task
+
+
+def publish(run: Run, sinks: Sinks) -> None:
+    """Sends a finished run to the sinks that do not have it yet: config, metrics, a table of its tasks, one of its
+    first samples, and plots."""
+    metrics = aggregate(run.records)
+    shown: dict[str, list[Row]] = {}
+    for record in run.records:
+        row = (record.task, record.id, record.prompt, record.target, record.completion)
+        shown.setdefault(record.task, []).append((*row, record.scores["score"], record.nfe, record.num_tokens))
+
+    def fill(log: Log) -> None:
+        log.log(0, {f"{task}/{name}": v.value for task, row in metrics.items() for name, v in row.items()})
+        rows = [[task, row["score"].n, *_numbers(row)] for task, row in metrics.items()]
+        log.table("tasks", ["task", "n", *NUMBERS], rows)
+        samples = [row for rows in shown.values() for row in rows[:SAMPLES_SHOWN]]
+        log.table("samples", ["task", "id", "prompt", "target", "completion", "score", "nfe", "tokens"], samples)
+        with TemporaryDirectory() as folder:
+            for name, figure in _figures(run, metrics).items():
+                plots.save(figure, Path(folder) / name)
+                log.plot(name, Path(folder) / f"{name}.png")
+
+    described = {key: value for key, value in run.info.items() if key not in ("metrics", "schema", "status")}
+    _send(run.folder, sinks, _word(run), {**run.config, "run": described}, fill)
+
+
+def publish_sweep(folders: Sequence[Path], sinks: Sinks) -> None:
+    """Sends the summary of a sweep: a row and a point per run."""
+    runs = sorted((read_run(folder) for folder in folders), key=lambda run: str(run.folder))
+    names, measured = run_names(runs), [aggregate(run.records)[ALL] for run in runs]
+    name = f"sweep-{config_hash({'runs': [run.info['config_hash'] for run in runs]})}"
+    curves: dict[str, list[tuple[str, Value, Value]]] = {}
+    for curve, label, row in zip(curve_names(names, runs), names, measured, strict=True):
+        knobs = " ".join(part for part in label.split() if part not in curve.split())
+        curves.setdefault(curve, []).append((knobs, row["tpf"], row["score"]))
+
+    def fill(log: Log) -> None:
+        rows = [
+            [label, str(run.folder), run.info["device"], run.config["batch_size"], row["score"].n, *_numbers(row)]
+            for label, run, row in zip(names, runs, measured, strict=True)
+        ]
+        log.table("runs", ["run", "folder", "device", "batch size", "n", *NUMBERS], rows)
+        best = max(row["score"].value for row in measured)
+        log.log(
+            0, {"runs": float(len(runs)), "best score": best, "most TPF": max(row["tpf"].value for row in measured)}
+        )
+        with TemporaryDirectory() as folder:
+            plots.save(plots.quality_against_tpf(curves, f"{name}: quality against TPF"), Path(folder) / "quality_tpf")
+            log.plot("quality_tpf", Path(folder) / "quality_tpf.png")
+
+    _send(runs[0].folder, sinks, name, {"runs": [str(run.folder) for run in runs]}, fill)
+
+
+def _word(run: Run) -> str:
+    """The folder's name with the run's hash, which it mostly has."""
+    name, identity = run.folder.resolve().name, run.info["config_hash"]
+    return re.sub(r"[^\w.-]", "-", name if name.endswith(identity) else f"{name}-{identity}")
+
+
+NUMBERS = [f"{name}{part}" for name in METRICS for part in ("", " low", " high")]
+
+
+def _numbers(row: Mapping[str, Value]) -> list[float]:
+    return [number for name in METRICS for number in (row[name].value, row[name].ci_low, row[name].ci_high)]
+
+
+def _figures(run: Run, metrics: Mapping[str, Mapping[str, Value]]) -> dict[str, plots.Figure]:
+    (name,) = run_names([run])
+    orders: dict[str, list[Sequence[int]]] = {}
+    for record in run.records:
+        orders.setdefault(record.task, []).append(record.committed_at)
+    bars = {name: {task: row["score"] for task, row in metrics.items()}}
+    return {
+        "tasks": plots.task_bars(bars, [name], "score per task, 95 % intervals"),
+        "commit_order": plots.commit_order({t: _padded(rows) for t, rows in orders.items()}, f"commits, {name}"),
+    }
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Responses of a task may differ in length; -1 stands for no commit."""
+    return np.array(list(zip_longest(*rows, fillvalue=-1))).T
+
+
+def _send(folder: Path, sinks: Sinks, name: str, config: Mapping[str, Any], fill: Callable[[Log], None]) -> None:
+    """Fills a Log of every sink that `sent.json` does not name for this, and names there those that did not fail."""
+    path = folder / SENT
+    sent: list[str] = json.loads(path.read_text()) if path.exists() else []
+    for key, sink in sinks.items():
+        what = f"{name} in {key} ({sink})"
+        if what in sent:
+            continue
+        logs = Logs({key: sink}, name, config)
+        logs.attempt(key, lambda logs=logs: fill(logs))
+        logs.close()
+        if not logs.failed:
+            sent.append(what)
+            path.with_name(f"{SENT}.tmp").write_text(json.dumps(sent, indent=2) + "\n")
+            os.replace(f"{path}.tmp", path)

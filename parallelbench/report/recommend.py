@@ -1,0 +1,211 @@
+"""The fastest configuration that loses little: `python -m parallelbench recommend DIR ... max_loss=1.0`.
+
+A configuration's loss is the reference's score minus its own over the same samples, in points of 100. It is within the
+bound if Tango's score test for paired proportions (Statistics in Medicine 17:891, 1998) rejects a loss of the bound or
+more. Partial scores enter as the sums of losses and gains, whose variance is never larger than that of zeros and ones
+with the same sums, so the test is then cautious. A run that differs nowhere is no proof: below 268 samples even that
+leaves a loss of a point possible.
+
+The fastest of many is a lucky one, so the test guards the choice and not each run alone: the C curves (a decoder and a
+cache over the rule's knob) share the 5 %, and each is walked from its slowest run faster than the reference up to the
+first that fails (fixed-sequence test; the knob's order is known beforehand). Whatever passes is within the bound, all
+at once, at 95 % for each family of tasks, so it may be chosen among by any measure. The reference is the best-scoring
+run (of equals the slowest): its luck adds to every loss, which errs on the safe side. What the 5 % bounds is how often
+a sweep leads to a bad choice, not the share of bad ones among the choices of a sweep in which nothing is good.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import cast
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from parallelbench.records.record import Run, readable_runs
+from parallelbench.report.markdown import with_interval
+from parallelbench.report.options import split_options
+from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
+from parallelbench.stats.metrics import ALL, Value, measure
+from parallelbench.stats.paired import pair
+
+ALPHA = 0.05
+Command = Callable[[Run], str]  # what makes a run again
+LEGEND = (
+    "Loss: the reference's score minus this one's on the same samples, in points. TPF: tokens before EOS per forward. "
+    "At most: upper limits that hold at once, with 95 % for each heading, for all that is called within the bound "
+    "(Tango's score test; curves of runs, each walked from its slowest, share the 5 %). TPF, tokens/s: 95 % intervals."
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """reference, best: places of runs, best None where no faster run is certain. within: the runs that are. alpha: the
+    share of ALPHA that each test has. loss: of each sample, in [-1, 1], `[runs, samples]`. needed: the samples that
+    would show each run to be within the bound if nothing changed, infinite where its loss is not, `[runs]`."""
+
+    reference: int
+    best: int | None
+    within: tuple[int, ...]
+    alpha: float
+    loss: np.ndarray
+    needed: np.ndarray
+
+
+def choose(
+    score: np.ndarray, speed: np.ndarray, curves: Sequence[str], max_loss: float, reference: int | None = None
+) -> Choice:
+    """The fastest run whose loss is within max_loss points. score: per cent, `[runs, samples]`; speed, curves:
+    `[runs]`."""
+    if reference is None:
+        reference = int(np.lexsort((-speed, score.mean(1).round(9)))[-1])
+    loss = (score[reference] - score) / 100
+    names = {curve for curve, fast in zip(curves, speed > speed[reference], strict=True) if fast}
+    alpha = ALPHA / max(len(names), 1)
+    z = float(norm.isf(alpha))
+    statistic = np.array([_statistic(row, max_loss / 100) for row in loss])
+    within: list[int] = []
+    for name in names:
+        members = [i for i in np.argsort(speed) if curves[i] == name and speed[i] > speed[reference]]
+        within += takewhile(lambda i: statistic[i] <= -z, map(int, members))
+    with np.errstate(divide="ignore"):
+        needed = np.where(statistic < 0, loss.shape[1] * (z / statistic) ** 2, np.inf)
+    return Choice(reference, max(within, key=lambda i: speed[i], default=None), tuple(within), alpha, loss, needed)
+
+
+def upper_limit(loss: np.ndarray, alpha: float) -> float:
+    """The largest mean loss that the test does not reject at level alpha; losses in [-1, 1], `[samples]`."""
+    z = float(norm.isf(alpha))
+    low, high = float(loss.mean()) + 1e-9, 1 - 1e-9
+    if low >= high or _statistic(loss, high) > -z:
+        return 1.0
+    return cast(float, brentq(lambda bound: _statistic(loss, bound) + z, low, high))
+
+
+def _statistic(loss: np.ndarray, bound: float) -> float:
+    """Tango's: (mean loss - bound) over its standard error where the loss is the bound. Grows as the square root of
+    the number of samples."""
+    n, lost, gained = len(loss), loss.clip(0).sum(), (-loss).clip(0).sum()
+    b = (2 * n - lost + gained) * bound - lost - gained
+    rare = (math.sqrt(b * b + 8 * n * gained * bound * (1 - bound)) - b) / (4 * n)  # share of gains, by likelihood
+    return float((lost - gained - n * bound) / math.sqrt(n * (2 * rare + bound * (1 - bound))))
+
+
+def main(arguments: Sequence[str], command: Command) -> str:
+    """A section per group of comparable runs, in it a paragraph for all tasks and for each family of them."""
+    paths, options = split_options(_house_style(arguments), {"max_loss": "1.0", "reference": ""})
+    max_loss = _points(options["max_loss"])
+    found, skipped = readable_runs(paths)
+    runs, left_out = distinct(found)
+    groups = [group for group in comparable(runs) if _named(group, options["reference"]) is not None]
+    rest = sum(len(group) for group in comparable(runs)) - sum(map(len, groups))
+    left_out += [f"{rest} runs of other models or samples than {options['reference']}"] if rest else []
+    if not groups:
+        names = ", ".join(run_names(runs)[:8]) or "none is finished"
+        raise ValueError(f"reference={options['reference']} is none of these runs ({names}); name one or its folder")
+    text = [line for group in groups for line in _section(group, max_loss, options["reference"], command)]
+    return "\n".join([*text, LEGEND, "", *(f"Left out: {reason}." for reason in (*skipped, *left_out))])
+
+
+def _section(group: Sequence[Run], max_loss: float, reference: str, command: Command) -> list[str]:
+    names, paired = run_names(group), pair(group)
+    named = _named(group, reference)
+    families = np.array([task.split("/")[0] for task in paired.tasks])
+    lines = [f"# {model_name(group[0])} on {samples_name(group[0])}, {len(group)} run{'s' * (len(group) > 1)}", ""]
+    several = list(np.unique(families)) if len(set(families)) > 1 else []
+    for family in (ALL, *several):
+        of = np.full(len(families), True) if family == ALL else families == family
+        speed = paired.tokens[:, of].sum(1) / paired.nfe[:, of].sum(1)
+        choice = choose(paired.score[:, of], speed, curve_names(names, group), max_loss, named if reference else None)
+        label = f"all tasks ({families[0]})" if family == ALL and not several else family
+        lines += [
+            f"## {label}: {of.sum()} samples",
+            "",
+            *_paragraph(group, names, family, choice, speed, max_loss, command),
+            "",
+        ]
+    return lines
+
+
+def _paragraph(
+    group: Sequence[Run],
+    names: Sequence[str],
+    family: str,
+    choice: Choice,
+    speed: np.ndarray,
+    max_loss: float,
+    command: Command,
+) -> list[str]:
+    values = {i: _speeds(group[i], family) for i in {choice.reference, *choice.within}}
+    timed = len({(run.info["device"], run.config["batch_size"], run.info.get("processes", 1)) for run in group}) == 1
+
+    def about(i: int) -> str:
+        seconds = f", {with_interval(values[i][1], '.0f')} tokens/s" if timed else ""
+        return f"{names[i]}, TPF {with_interval(values[i][0], '.2f')}{seconds}"
+
+    def lost(i: int) -> str:
+        upper = upper_limit(choice.loss[i], choice.alpha)
+        return f"loses {100 * choice.loss[i].mean():.2f} points, at most {100 * upper:.2f}"
+
+    score = 100 * np.mean([r.scores["score"] for r in _of(group[choice.reference], family)])
+    lines = [f"- reference: {about(choice.reference)}, score {score:.1f} %"]
+    best, bound = choice.best, f"{max_loss:g} point{'s' * (max_loss != 1)}"
+    if best is not None:
+        lines += [f"- fastest within {bound}: {about(best)}, {lost(best)}"]
+    elif speed[choice.reference] == speed.max():
+        lines += ["- the reference is the fastest run"]
+    else:
+        lines += [f"- no faster configuration is certain to lose at most {bound}: keep the reference"]
+    use = choice.reference if best is None else best
+    lines += [f"      {command(group[use])}"]
+    soonest = max(choice.within, key=lambda i: values[i][1].value, default=None) if timed else None
+    if soonest is not None and soonest != best:
+        lines += [f"- most tokens per second within them: {about(soonest)}, {lost(soonest)}"]
+        lines += [f"      {command(group[soonest])}"]
+    open_ones = [i for i in range(len(group)) if speed[i] > speed[use] and i not in choice.within]
+    likely = min(open_ones, key=lambda i: choice.needed[i], default=None)
+    if likely is not None and np.isfinite(choice.needed[likely]):
+        needed = math.ceil(choice.needed[likely])
+        n = len(_of(group[likely], family))
+        limit = math.ceil(group[likely].config["limit"] * needed / n)
+        more = f"about {needed} samples would show it (limit={limit})"
+        reason = more if needed > n else "a slower run of its curve is not certain"
+        lines += [f"- faster but not certain: {names[likely]}, TPF {speed[likely]:.2f}, {lost(likely)}; {reason}"]
+    return lines
+
+
+def _of(run: Run, family: str) -> list:
+    return [record for record in run.records if family in (ALL, record.task.split("/")[0])]
+
+
+def _speeds(run: Run, family: str) -> tuple[Value, Value]:
+    records = _of(run, family)
+    return measure("tpf", records), measure("tokens_per_s", records)
+
+
+def _named(group: Sequence[Run], reference: str) -> int | None:
+    """The place of the run with this name or folder, 0 where none is asked for, None where there is no such run."""
+    folders = [{str(run.folder), run.folder.name} for run in group]
+    known = [{name, *others} for name, others in zip(run_names(group), folders, strict=True)]
+    return next((i for i, those in enumerate(known) if reference.rstrip("/") in those or not reference), None)
+
+
+def _house_style(arguments: Sequence[str]) -> list[str]:
+    """--max-loss 1 and --max-loss=1 as max_loss=1."""
+    text = [a.replace("--max-loss", "max_loss").replace("--reference", "reference") for a in arguments]
+    for i in [i for i, a in enumerate(text) if a in ("max_loss", "reference") and a != arguments[i]][::-1]:
+        text[i : i + 2] = [f"{text[i]}={text[i + 1] if i + 1 < len(text) else ''}"]
+    return text
+
+
+def _points(text: str) -> float:
+    try:
+        points = float(text)
+    except ValueError:
+        points = math.nan
+    if not 0 < points < 100:
+        raise ValueError(f"max_loss={text} is no number of points between 0 and 100; give one such as max_loss=1.0")
+    return points

@@ -1,0 +1,331 @@
+"""Reports over many runs from disk: a page, Markdown, CSV and plots."""
+
+import csv
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from parallelbench.records.record import Record, Run, readable_runs
+from parallelbench.report import plots
+from parallelbench.report.markdown import table_head, table_row
+from parallelbench.report.options import split_options
+from parallelbench.report.page import write_page
+from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
+from parallelbench.stats.metrics import ALL, LEGEND, METRICS, Value, aggregate, measure, ratio
+from parallelbench.stats.speed_at_quality import LEVELS, speeds
+from parallelbench.stats.table import measured_on
+
+Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
+MAX_BARS = 8
+MAX_MODELS = 3  # that a title names
+MAX_CURVES = 6  # more are drawn in a panel each
+REFERENCE = "threshold"  # the curve that others are compared with
+CACHE_PLOT = "![quality against columns recomputed](quality_columns.png)\n\n"
+TASK_PLOTS = """![score per task](tasks.png)
+
+![quality against tokens per forward by task](tasks_tpf.png)
+"""
+
+
+def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
+    """Reports all runs at or below the folders; names what it skips on stderr."""
+    paths, options = split_options(arguments, {"out_dir": "results/report"})
+    runs, skipped = readable_runs(paths)
+    for why in skipped:
+        print(f"skipped: {why}", file=sys.stderr)
+    out_dir = Path(options["out_dir"])
+    return f"{write_report(runs, out_dir, command)}\n{out_dir}"
+
+
+def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str]) -> str:
+    """Writes report.html, report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown. command:
+    what makes a run again.
+
+    Unfinished runs lack whole tasks, so beside finished ones they are only named; alone they are reported as they are.
+    Raises ValueError for runs without samples, or runs that cannot be compared because their tasks' versions differ.
+    """
+    finished = [run for run in runs if run.info["status"] == "done"]
+    unfinished = [str(run.folder) for run in runs if run.info["status"] != "done"]
+    runs = finished or runs
+    for run in runs:
+        if not run.records:
+            raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
+    _check_versions(runs)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    runs = _in_order(runs)
+    names = run_names(runs)
+    metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}
+    _write_summary(out_dir / "summary.csv", runs, metrics)
+    _write_tasks(out_dir / "tasks.csv", metrics)
+
+    model = _models(runs)
+    title = f"{model}: quality against tokens per forward, 95 % intervals"
+    curves = _curves(names, runs, metrics)
+    curve_of = dict(zip(names, curve_names(names, runs), strict=True))
+    same_rule = [name for name in curve_of.values() if name.split()[0] == REFERENCE]
+    candidates = (REFERENCE, f"{REFERENCE} cache=none", *same_rule, *curve_of.values())
+    reference = next(name for name in candidates if name in curve_of.values())
+    many = len(curves) > MAX_CURVES
+    if many:
+        figure = plots.quality_against_reference(curves, list(dict.fromkeys(curve_of.values())).index(reference), title)
+    else:
+        figure = plots.quality_against_tpf(curves, title)
+        tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
+        panels = {task: _curves(names, runs, metrics, task) for task in tasks}
+        by_task = plots.quality_per_task(panels, f"{model}: quality against tokens per forward by task")
+        plots.save(by_task, out_dir / "tasks_tpf")
+        chosen = _shown_as_bars(names, runs, metrics)
+        bars = {name: {t: row["score"] for t, row in metrics[name].items()} for name in chosen}
+        bar_plot = plots.task_bars(bars, [curve_of[name] for name in bars], "score per task, 95 % intervals")
+        plots.save(bar_plot, out_dir / "tasks")
+    plots.save(figure, out_dir / "quality_tpf")
+    caches = _by_cache(names, runs, metrics)
+    if caches:
+        figure = plots.quality_against_columns(caches, f"{model}: quality against columns recomputed, 95 % intervals")
+        plots.save(figure, out_dir / "quality_columns")
+    by_name = dict(zip(names, runs, strict=True))
+    slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
+    for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(names, metrics)}.items():
+        plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
+
+    text = _markdown(
+        names,
+        runs,
+        metrics,
+        unfinished,
+        "" if many else TASK_PLOTS,
+        (CACHE_PLOT if caches else "") + _equal_quality(runs, curve_of, reference),
+    )
+    (out_dir / "report.md").write_text(text)
+    write_page(runs, metrics, out_dir, command)
+    return text
+
+
+def _models(runs: Sequence[Run]) -> str:
+    """Each model once, in the order of the runs; of many their number."""
+    names = list(dict.fromkeys(run.info["model"] for run in runs))
+    return " and ".join(names) if len(names) <= MAX_MODELS else f"{len(names)} models"
+
+
+def _in_order(runs: Sequence[Run]) -> list[Run]:
+    """By curve as they came first, then by tokens per forward."""
+    curves = curve_names(run_names(runs), runs)
+    tpf = {id(run): measure("tpf", run.records).value for run in runs}
+    pairs = sorted(zip(curves, runs, strict=True), key=lambda pair: (curves.index(pair[0]), tpf[id(pair[1])]))
+    return [run for _, run in pairs]
+
+
+def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: str = ALL) -> plots.Curves:
+    """Points (knobs, TPF, score) of every curve for one task; runs without the task are left out."""
+    curves: dict[str, list[tuple[str, Value, Value]]] = {}
+    for name, curve, run in zip(names, curve_names(names, runs), runs, strict=True):
+        if task in metrics[name]:
+            settings = shown_knobs(run, runs)
+            label, row = ", ".join(map(str, settings.values())), metrics[name][task]
+            curve = f"{curve} ({', '.join(settings)})" if settings else curve
+            curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
+    return curves
+
+
+def _by_cache(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> plots.Curves:
+    """Points (cache, queried columns, score) of every run that differs from others in its cache alone; none where no
+    cache is compared."""
+    series: dict[str, list[tuple[str, Value, Value]]] = {}
+    for name, run in zip(names, runs, strict=True):
+        cache, row = run.info["choices"]["cache"], metrics[name][ALL]
+        rest = " ".join(part for part in name.split() if part != f"cache={cache}")
+        series.setdefault(rest, []).append((cache, row["queried"], row["score"]))
+    return {name: points for name, points in series.items() if len(points) > 1}
+
+
+def _shown_as_bars(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> list[str]:
+    """All runs if they are few; else of each curve the slowest, the middle and the fastest."""
+    if len(runs) <= MAX_BARS:
+        return list(names)
+    chosen = []
+    curves = curve_names(names, runs)
+    for curve in dict.fromkeys(curves):
+        members = [name for name, other in zip(names, curves, strict=True) if other == curve]
+        members.sort(key=lambda name: metrics[name][ALL]["tpf"].value)
+        chosen += [members[i] for i in sorted({0, len(members) // 2, len(members) - 1})]
+    return chosen
+
+
+def _equal_quality(runs: Sequence[Run], curve_of: Mapping[str, str], reference: str) -> str:
+    """A table of every curve's speed at given quality; nothing where there are no curves to compare."""
+    curves: dict[str, list[Run]] = {}
+    for run, curve in zip(runs, curve_of.values(), strict=True):
+        curves.setdefault(curve, []).append(run)
+    if sum(len(members) > 1 for members in curves.values()) < 2 or not _same_samples(runs):
+        return ""
+    table = speeds(curves, reference)
+    best = max(aggregate(run.records)[ALL]["score"].value for run in runs)
+    heads = [f"TPF at {100 * level:g} % of it" for level in LEVELS]
+    lines = [
+        "## Speed at equal quality",
+        "",
+        "Tokens per forward that a decoder reaches over its knob while its score stays at a share of the best run's "
+        f"({100 * best:.1f} %), and its lead over {reference}, with 95 % intervals (paired bootstrap over samples; "
+        "linear between runs).",
+        "",
+        *table_head(["decoder", *heads]),
+    ]
+    middle = LEVELS[1]
+    order = sorted(table, key=lambda name: -(value.value if (value := table[name][middle].tpf) else 0))
+    for name in order:
+        cells = []
+        for level in LEVELS:
+            speed = table[name][level]
+            if speed.tpf is None:
+                cells.append("not reached")
+                continue
+            cell = f"{speed.tpf.value:.2f} [{speed.tpf.ci_low:.2f}, {speed.tpf.ci_high:.2f}]"
+            if speed.lead is not None and name != reference:
+                cell += f" ({speed.lead.value:+.2f} [{speed.lead.ci_low:+.2f}, {speed.lead.ci_high:+.2f}])"
+            cells.append(cell)
+        lines.append(table_row([name, *cells]))
+    return "\n".join([*lines, "", "## Runs", ""])
+
+
+def _same_samples(runs: Sequence[Run]) -> bool:
+    return len({tuple(sorted((r.task, r.id) for r in run.records)) for run in runs}) == 1
+
+
+def _fastest_good(names: Sequence[str], metrics: Metrics) -> str:
+    """The run with the most tokens per forward among those within two points of the best score."""
+    best = max(metrics[name][ALL]["score"].value for name in names)
+    good = [name for name in names if metrics[name][ALL]["score"].value >= best - 0.02]
+    return max(good, key=lambda name: metrics[name][ALL]["tpf"].value)
+
+
+def _orders(run: Run) -> dict[str, np.ndarray]:
+    by_task: dict[str, list[Sequence[int]]] = {}
+    for record in run.records:
+        by_task.setdefault(record.task, []).append(record.committed_at)
+    return {task: np.array(rows) for task, rows in by_task.items()}
+
+
+def _markdown(
+    names: Sequence[str],
+    runs: Sequence[Run],
+    metrics: Metrics,
+    unfinished: Sequence[str],
+    task_plots: str,
+    equal_quality: str,
+) -> str:
+    devices = sorted({measured_on(run) for run in runs})
+    has_baseline = any(_baseline(run, runs) is not None for run in runs)
+    said = " ".join(f"{group}={value}" for group, value in unsaid(runs).items())
+    lines = [
+        f"# {_models(runs)}: {len(runs)} runs",
+        "",
+        *([f"Where a name does not say it: {said}.", ""] if said else []),
+        "![quality against tokens per forward](quality_tpf.png)",
+        "",
+        equal_quality,
+    ]
+    heads = [metric.heading for metric in METRICS.values()]
+    lines += [
+        table_row(["run", "n", *heads, "NFE speed-up over k=1"]),
+        table_row(["---"] + ["---:"] * (len(heads) + 2)),
+    ]
+    for name, run in zip(names, runs, strict=True):
+        row = metrics[name][ALL]
+        measured = _measured_speedup(run, _baseline(run, runs))
+        cells = [metric.show(row[key]) for key, metric in METRICS.items()]
+        lines.append(
+            table_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured.value:.2f}x"])
+        )
+    lines += ["", LEGEND, ""]
+    if has_baseline:
+        lines += [
+            "NFE speed-up over k=1: forwards of the measured one-token-per-step run over this run's, on the same "
+            "samples with the same stop rule, model and cache.",
+            "",
+        ]
+    lines += [f"Seconds were measured on: {'; '.join(devices)}.", ""]
+    if unfinished:
+        kept = "left out" if any(run.info["status"] == "done" for run in runs) else "shown as they are"
+        lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
+    tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
+    lines += ["## Score per task, %", "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
+    lines.append(table_row(["---"] + ["---:"] * len(tasks)))
+    for name in names:
+        cells = [METRICS["score"].show(metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
+        lines.append(table_row([name, *cells]))
+    lines += ["", task_plots]
+    lines += ["## Order of commits", "", "The slowest run, and the fastest within two points of the best score.", ""]
+    lines += ["![order of commits, slowest run](commit_order_slowest.png)", ""]
+    lines += ["![order of commits, fastest good run](commit_order_fast.png)", ""]
+    return "\n".join(lines)
+
+
+def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The one-token-per-step run by confidence, or the autoregressive one, with this run's model, cache, stop rule and
+    lengths, if there is one."""
+    same = ("model", "cache", "stop", "gen_length", "block_length")
+    for other in runs:
+        if other.facts.is_baseline and all(other.config[key] == run.config[key] for key in same):
+            return other
+    return None
+
+
+def _measured_speedup(run: Run, baseline: Run | None) -> Value | None:
+    """NFE of the baseline over NFE of the run, on the samples that both have."""
+    if baseline is None:
+        return None
+    slow = {(record.id, record.prompt_sha): record.nfe for record in baseline.records}
+    shared = [record for record in run.records if (record.id, record.prompt_sha) in slow]
+    if not shared:
+        return None
+    pairs = [(slow[record.id, record.prompt_sha], record.nfe) for record in shared]
+    numerator, denominator = np.array(pairs, dtype=float).T
+    return ratio(numerator, denominator, [record.task for record in shared])
+
+
+def _check_versions(runs: Sequence[Run]) -> None:
+    versions: dict[str, Record] = {}
+    for run in runs:
+        for record in run.records:
+            other = versions.setdefault(record.task, record)
+            if other.task_version != record.task_version:
+                raise ValueError(
+                    f"{run.folder} has version {record.task_version} of {record.task}, another run has version "
+                    f"{other.task_version}; report them apart or run one again"
+                )
+
+
+def _write_summary(path: Path, runs: Sequence[Run], metrics: Metrics) -> None:
+    """A line per run: its curve and knobs, every metric with its interval, and what it was measured on."""
+    lines = []
+    for (name, rows), method, run in zip(metrics.items(), curve_names(list(metrics), runs), runs, strict=True):
+        knob = " ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items())
+        line = {"run": name, "model": run.info["model"], "method": method, "knob": knob, "n": rows[ALL]["score"].n}
+        for metric, measured in rows[ALL].items():
+            for suffix, number in (("", measured.value), ("_low", measured.ci_low), ("_high", measured.ci_high)):
+                line[f"{metric}{suffix}"] = f"{number:.6g}"
+        about = {"device": run.info["device"], "batch_size": run.config["batch_size"]}
+        about |= {"processes": run.info.get("processes", 1), "config_hash": run.info["config_hash"]}
+        lines.append(line | about)
+    _write_csv(path, lines)
+
+
+def _write_tasks(path: Path, metrics: Metrics) -> None:
+    """A line per run, task and metric."""
+    lines = []
+    for name, rows in metrics.items():
+        for task, row in rows.items():
+            for metric, measured in row.items():
+                numbers = {key: f"{value:.6g}" for key, value in asdict(measured).items()}
+                lines.append({"run": name, "task": task, "metric": metric, **numbers})
+    _write_csv(path, lines)
+
+
+def _write_csv(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)

@@ -1,0 +1,253 @@
+"""ParallelBench's Table 1 and Figure 2 (arXiv 2510.04767) again: closed forms, ideal models through the real denoising
+loop, and the shipped model, side by side."""
+
+import csv
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
+
+import dllm
+from parallelbench.report import plots
+from parallelbench.report.markdown import table_row
+from parallelbench.report.options import split_options
+from parallelbench.report.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
+from parallelbench.stats.bounds import TASKS, threshold_accuracy
+from parallelbench.stats.metrics import Value
+
+OPTIONS = {
+    "tasks": ",".join(TASKS),
+    "n": "3..10",
+    "k": "1,2,3,4,n",
+    "samples": "2000",
+    "tiny": "100",
+    "out_dir": "results/theory",
+}
+GAMMAS = (0.3, 0.4, 0.49, 0.51, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+
+def main(arguments: Sequence[str]) -> str:
+    """Writes theory.csv, thresholds.csv, tiny.csv, report.md and the figures; returns the report."""
+    paths, options = split_options(arguments, OPTIONS, needs_paths=False)
+    if paths:
+        raise ValueError(f"analyze theory reads no runs, but was given {paths[0]}; write options as key=value")
+    tasks, lengths, sizes = _tasks(options["tasks"]), _lengths(options["n"]), _sizes(options["k"])
+    largest = max(size if isinstance(size, int) else 1 for size in sizes)
+    if largest > max(lengths):
+        raise ValueError(f"k={largest} items per step, but the longest list has n={max(lengths)}; give k of 1 to n")
+    samples, shipped = _count("samples", options["samples"], 1), _count("tiny", options["tiny"], 0)
+    out_dir = Path(options["out_dir"])
+    if out_dir.is_file():
+        raise ValueError(f"{out_dir} is a file; choose another out_dir")
+
+    began = time.perf_counter()
+    grid = [(task, n, k) for task in tasks for n in lengths for k in _per_step(sizes, n)]
+    cells = [cell(task, n, k, tau, samples) for task, n, k in grid for tau in (0, 1)]
+    edges = [edge(task, n, gamma, max(20, samples // 10)) for task in tasks for n in lengths for gamma in _gammas(n)]
+    model = dllm.load("tiny") if shipped else None
+    chosen = [(task, n, k) for task, n, k in grid if task in OPEN and n <= 10 and k in (1, 2, n)]
+    rows = [
+        tiny(model, task, n, k, tau, shipped, max(20, samples // 2)) for task, n, k in chosen for tau in (0, 1) if model
+    ]
+    out_dir.mkdir(parents=True, exist_ok=True)
+    for name, kind, table in (("theory", Cell, cells), ("thresholds", Edge, edges), ("tiny", Shipped, rows)):
+        if table:
+            _write_csv(out_dir / f"{name}.csv", kind, table)
+    figures = _figures(cells, edges, rows, out_dir)
+    text = _markdown(cells, edges, rows, figures)
+    (out_dir / "report.md").write_text(text)
+    return f"{text}\n{out_dir}: {time.perf_counter() - began:.0f} s"
+
+
+def _tasks(text: str) -> list[str]:
+    tasks = text.split(",")
+    for task in tasks:
+        if task not in TASKS:
+            raise ValueError(f"unknown task {task!r}; the theory has {', '.join(TASKS)}")
+    return tasks
+
+
+def _lengths(text: str) -> list[int]:
+    """`3..10`, or `3,5,8`."""
+    first, dots, last = text.partition("..")
+    ends = [first, last] if dots else text.split(",")
+    if not all(end.isdigit() and 2 <= int(end) <= 20 for end in ends):
+        raise ValueError(f"n={text}; give list lengths of 2 to 20 as 3..10 or 3,5,8")
+    numbers = [int(end) for end in ends]
+    if dots and numbers[0] > numbers[1]:
+        raise ValueError(f"n={text} is an empty range; write the smaller length first")
+    return list(range(numbers[0], numbers[1] + 1)) if dots else sorted(set(numbers))
+
+
+def _sizes(text: str) -> list[int | str]:
+    sizes = text.split(",")
+    if not all(size == "n" or (size.isdigit() and int(size) >= 1) for size in sizes):
+        raise ValueError(f"k={text}; give items per step of at least 1 as 1,2,4, and n for all at once")
+    return [size if size == "n" else int(size) for size in sizes]
+
+
+def _per_step(sizes: Sequence[int | str], n: int) -> list[int]:
+    """k of a list of n items, each once; those above n are for longer lists."""
+    chosen = {n if size == "n" else int(size) for size in sizes}
+    return sorted(k for k in chosen if k <= n)
+
+
+def _gammas(n: int) -> list[float]:
+    """The grid, and both sides of (n - 1) / n. At equality, which the decoder takes for enough and the paper does not,
+    it would be a matter of rounding."""
+    edge = (n - 1) / n
+    return sorted([*(gamma for gamma in GAMMAS if abs(gamma - edge) > 1e-9), edge - 1e-3, edge + 1e-3])
+
+
+def _count(name: str, text: str, least: int) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise ValueError(f"{name}={text}; give a whole number of samples of at least {least}")
+    return int(text)
+
+
+def _write_csv(
+    path: Path, kind: type[Cell] | type[Edge] | type[Shipped], rows: Sequence[Cell | Edge | Shipped]
+) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(kind)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _number(value) for name, value in asdict(row).items()} for row in rows)
+
+
+def _number(value: object) -> object:
+    return f"{value:.9g}" if isinstance(value, float) else value
+
+
+PANELS = {  # Figure 2: name, task, tau
+    "fig2a": ("shuffle", 1),
+    "fig2b": ("shuffle", 0),
+    "fig2c": ("replace_random", 1),
+    "fig2d": ("replace_random", 0),
+}
+
+
+def _figures(
+    cells: Sequence[Cell], edges: Sequence[Edge], rows: Sequence[Shipped], out_dir: Path
+) -> list[tuple[str, str]]:
+    """Saves Figure 2's panels; returns (caption, file) of those for which there are cells."""
+    figures = []
+    for name, (task, tau) in PANELS.items():
+        chosen = [one for one in cells if (one.task, one.tau) == (task, tau)]
+        beside = [one for one in rows if (one.task, one.tau) == (task, tau)]
+        series = list(_panel(chosen, beside))
+        if series:
+            caption = f"{task.replace('_', ' ')}, {'sampling (tau = 1)' if tau else 'greedy (tau = 0)'}"
+            plots.save(plots.shares_over(series, "items n", caption), out_dir / name)
+            figures.append((caption, f"{name}.png"))
+    longest = max(one.n for one in edges)
+    series = []
+    for color, task in enumerate(task for task in OPEN if any(one.task == task for one in edges)):
+        chosen = [one for one in edges if (one.task, one.n) == (task, longest)]
+        closed = [(gamma, _exact(threshold_accuracy(task, longest, gamma))) for gamma in np.linspace(0.3, 1, 1401)]
+        series.append(plots.Series(f"{task}, closed form", closed, color, "line"))
+        ideal = [(one.gamma, Value(one.accuracy_ideal, one.ci_low, one.ci_high, one.samples)) for one in chosen]
+        series.append(plots.Series(f"{task}, ideal model", ideal, color, "filled"))
+    if series:
+        caption = f"greedy with a confidence threshold, n = {longest}"
+        plots.save(plots.shares_over(series, "threshold gamma", caption), out_dir / "fig2e")
+        figures.append((caption, "fig2e.png"))
+    return figures
+
+
+def _panel(cells: Sequence[Cell], rows: Sequence[Shipped]) -> Iterator[plots.Series]:
+    """k = 1, 2 and n: closed form, ideal model, its argmax where it is greedy, tiny."""
+    for color, name in enumerate(("1", "2", "n")):
+        chosen = [one for one in cells if str(one.k) == name or (name == "n" and one.k == one.n)]
+        beside = [one for one in rows if str(one.k) == name or (name == "n" and one.k == one.n)]
+        if not chosen:
+            continue
+        closed = [(float(one.n), _exact(one.accuracy_closed)) for one in chosen]
+        ideal = [(one.n - 0.08, Value(one.accuracy_ideal, one.ci_low, one.ci_high, one.samples)) for one in chosen]
+        yield plots.Series(f"k={name}, closed form", closed, color, "line")
+        yield plots.Series(f"k={name}, ideal model", ideal, color, "filled")
+        argmax = [(one.n, one.accuracy_argmax) for one in chosen]
+        alike = [(float(n), _exact(value)) for n, value in argmax if value is not None]
+        if alike:
+            yield plots.Series(f"k={name}, ideal, argmax", alike, color, "cross")
+        if beside:
+            shares = [Value(o.accuracy_any_order, o.any_order_ci_low, o.any_order_ci_high, o.samples) for o in beside]
+            yield plots.Series(
+                f"k={name}, tiny", [(o.n + 0.08, v) for o, v in zip(beside, shares, strict=True)], color, "hollow"
+            )
+
+
+def _exact(value: float) -> Value:
+    return Value(value, value, value, 0)
+
+
+READ = """Closed forms (`parallelbench/stats/bounds.py`), ideal models (exact posteriors through the real denoising
+loop and decoders, {samples} decodes per setting with chance in it) and the shipped model. n items are decoded
+k per step in random order. C(Y|X) is the total correlation that one step loses and L_T the loss at k per
+step, both in bits. Greedy (tau = 0) decoding meets exact ties in an ideal model; they are broken at random,
+as the closed form assumes, by sampling at a temperature of 0.001. `accuracy_argmax` in `theory.csv` breaks
+them by argmax, to the same item everywhere. All intervals are 95 % (Wilson). Shuffle counts the unchanged
+order as valid, as the paper's analysis does."""
+TINY = """`tiny` infills lists whose length and punctuation are given ({samples} benchmark samples per setting, built-in
+scorers). A person is two tokens, a first and a last name; the theory's item is the person. So k counts
+persons: a step decodes k first names in random order, and one step at the end all last names, which the first
+names determine. The ideal model here is that of the built-in task, whose shuffle must change the order; "any
+order" counts an unchanged one as valid and is what the figures show."""
+EDGES = """Thresholds (`thresholds.csv`): shuffle is right iff gamma > 1/2, replace random iff gamma >= (n - 1) / n; the
+ideal model agrees in {right} of {all} settings on both sides of these edges. At equality the paper's rule
+waits and `threshold` commits. With ties broken at random, a shuffle at gamma <= 1/2 still has a chance
+(`accuracy_random_ties`)."""
+
+
+def _markdown(
+    cells: Sequence[Cell], edges: Sequence[Edge], rows: Sequence[Shipped], figures: Sequence[tuple[str, str]]
+) -> str:
+    lines = ["# Theory of parallel decoding", "", READ.format(samples=max(one.samples for one in cells)), ""]
+    lines += ["## Table 1", "", "Valid answers in %: closed form / ideal model with its interval.", ""]
+    heads = ["task", "n", "k", "C bits", "L_T bits", "sampling (tau = 1)", "greedy (tau = 0)", "greedy, argmax"]
+    lines += [table_row(heads), table_row(["---", *["---:"] * (len(heads) - 1)])]
+    lengths = sorted({one.n for one in cells})
+    shown = {lengths[0], lengths[len(lengths) // 2], lengths[-1]}
+    pairs = {(one.task, one.n, one.k): {} for one in cells if one.n in shown}
+    for one in cells:
+        if one.n in shown:
+            pairs[one.task, one.n, one.k][one.tau] = one
+    for (task, n, k), pair in pairs.items():
+        both = [f"{_percent(pair[tau].accuracy_closed)} / {_interval(_ideal(pair[tau]))}" for tau in (1, 0)]
+        bits = [f"{pair[1].total_correlation:.4f}", f"{pair[1].kl_bound:.4f}"]
+        lines.append(table_row([task, str(n), str(k), *bits, *both, _percent(pair[0].accuracy_argmax or 0.0)]))
+    outside = [one for one in cells if not one.ci_low <= one.accuracy_closed <= one.ci_high]
+    lines += [
+        "",
+        f"In {len(cells) - len(outside)} of {len(cells)} settings of `theory.csv` the closed form lies within the ",
+    ]
+    lines[-1] += "ideal model's interval (95 % are expected where an accuracy is not 0 or 1)."
+    lines += ["", "## Figure 2", ""]
+    for caption, file in figures:
+        lines += [f"![{caption}]({file})", ""]
+    right = sum(one.accuracy_ideal == one.accuracy_closed for one in edges)
+    lines += [EDGES.format(right=right, all=len(edges)), ""]
+    if rows:
+        lines += ["## The shipped model", "", TINY.format(samples=rows[0].samples), ""]
+        heads = ["task", "n", "k", "tau", "ideal %", "tiny %", "tiny, any order %"]
+        lines += [table_row(heads), table_row(["---", *["---:"] * (len(heads) - 1)])]
+        for o in rows:
+            shares = [Value(o.accuracy_tiny, o.ci_low, o.ci_high, o.samples)]
+            shares.append(Value(o.accuracy_any_order, o.any_order_ci_low, o.any_order_ci_high, o.samples))
+            cells_ = [o.task, str(o.n), str(o.k), str(o.tau), _percent(o.accuracy_ideal), *map(_interval, shares)]
+            lines.append(table_row(cells_))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _ideal(one: Cell) -> Value:
+    return Value(one.accuracy_ideal, one.ci_low, one.ci_high, one.samples)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _interval(value: Value) -> str:
+    return f"{_percent(value.value)} [{_percent(value.ci_low)}, {_percent(value.ci_high)}]"

@@ -1,0 +1,215 @@
+"""Generators: what a run benchmarks. One wraps a dLLM and a decoder; a method with a loop of its own is
+another."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule, decode
+from decoders.compose import check_is_decoder
+from decoders.generate import describe, encode
+from decoders.loop import OnStep, check_parts
+from decoders.state import check_lengths
+from decoders.stop import check_is_stop_rule
+from decoders.types import Shape
+from dllm.cache import CacheStrategy
+from dllm.protocols import DenoisingLM, LanguageModel
+from dllm.recurrent import RecurrentLM
+from parallelbench.records.trace import Step
+from parallelbench.run.recorder import StepRecorder
+
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A chat prompt and how many tokens its answer may take."""
+
+    messages: Messages
+    gen_len: int
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Requests of one batch to generations in the same order. `describe` is what a record says of it (JSON values):
+    model, device, and where they are true is_baseline and fixed_number of `Facts`."""
+
+    def prompt_len(self, request: Request) -> int:
+        """Tokens of the rendered prompt. Raises ValueError when the request cannot be served."""
+        ...
+
+    def warm_up(self, batch: Sequence[Request]) -> None: ...
+
+    def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]: ...
+
+    def describe(self) -> dict[str, object]: ...
+
+    def fingerprint(self) -> str:
+        """Tells one set of weights from another."""
+        ...
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A generator that can also tell what each forward did."""
+
+    @property
+    def model(self) -> LanguageModel: ...
+
+    def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
+        """The generations of a call, each with its steps."""
+        ...
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A decoder with a loop of its own: instead of a `decoders.Decoder`, what a decoder's yaml may instantiate."""
+
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        """The generator of a run. Raises ValueError for a model, cache or stop rule that the loop cannot use."""
+        ...
+
+
+def make_generator(
+    model: Any, decoder: Decoder | Method, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+) -> Generator:
+    """The generator of a model and a decoder. Raises ValueError when they do not fit."""
+    if isinstance(decoder, Method):
+        if not isinstance(model, LanguageModel):
+            raise ValueError(lacks(model, LanguageModel))
+        return decoder.bind(model, cache=cache, stop=stop, block_len=block_len, seed=seed)
+    check_is_decoder(decoder)
+    if isinstance(model, DenoisingLM):
+        return DiffusionGenerator(model, decoder, cache, stop, block_len, seed)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(lacks(model, DenoisingLM))
+    if isinstance(model, RecurrentLM):
+        what = "depth-recurrent; use decoder=diffusion_forcing, or a diffusion model such as model=tiny"
+    else:
+        what = (
+            "autoregressive; use decoder=ar or decoder=prompt_lookup, or a diffusion model such as model=tiny (if this "
+            "is one, +model.spec.mask_id=ID says so)"
+        )
+    raise ValueError(
+        f"a denoising decoder ({type(decoder.rule).__name__}) cannot use model {model.name!r}, which is {what}"
+    )
+
+
+def lacks(model: object, protocol: type) -> str:
+    """A sentence on what a model would need to be benchmarked."""
+    wanted = {name for base in protocol.__mro__ for name in vars(base) if base.__module__ == "dllm.protocols"}
+    missing = sorted(name for name in wanted if not name.startswith("_") and name not in dir(model))
+    return (
+        f"a {type(model).__name__} is no model that can be benchmarked: it has no {', '.join(missing)} (see "
+        f"dllm.protocols.{protocol.__name__})"
+    )
+
+
+@dataclass(frozen=True)
+class DiffusionGenerator:
+    """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block). Checks at
+    construction that model, decoder and cache fit."""
+
+    model: DenoisingLM
+    decoder: Decoder
+    cache: CacheStrategy
+    stop: StopRule
+    block_len: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_parts(self.model, self.decoder, self.cache)
+        check_is_stop_rule(self.stop)
+        self.decoder.init(Shape(1, 1, self.model.vocab_size, self.model.device))  # parts may refuse a vocabulary
+
+    def prompt_len(self, request: Request) -> int:
+        """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
+        impossible."""
+        check_lengths(self.model.spec, request.gen_len, self._block_len([request]))
+        self.decoder.check_window(self._block_len([request]))
+        return fitting_prompt_len(self.model, request)
+
+    def warm_up(self, batch: Sequence[Request]) -> None:
+        """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
+        self._decode(batch, max_steps=2)
+
+    def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
+        return self._decode(batch, max_steps=None)
+
+    def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
+        recorder = StepRecorder(len(batch))
+        return list(zip(self._decode(batch, max_steps=None, on_step=recorder), recorder.rows, strict=True))
+
+    def describe(self) -> dict[str, object]:
+        decoder = self.decoder
+        is_plain = not (decoder.transforms or decoder.rescore or decoder.revise or decoder.soft or decoder.temperature)
+        return {
+            **describe_model(self.model),
+            "is_baseline": is_plain and decoder.rule == FixedK(1) and decoder.confidence == "prob",
+            "fixed_number": type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin),
+        }
+
+    def fingerprint(self) -> str:
+        return fingerprint(self.model, self.decoder.identity)
+
+    def _block_len(self, batch: Sequence[Request]) -> int:
+        return max(request.gen_len for request in batch) if self.block_len is None else self.block_len
+
+    def _decode(
+        self, batch: Sequence[Request], max_steps: int | None, on_step: OnStep | None = None
+    ) -> Sequence[Generation]:
+        rows = decode(
+            self.model,
+            [encode(self.model, request.messages, i) for i, request in enumerate(batch)],
+            gen_len=[request.gen_len for request in batch],
+            block_len=self._block_len(batch),
+            decoder=self.decoder,
+            cache=self.cache,
+            stop=self.stop,
+            seed=self.seed,
+            max_steps=max_steps,
+            on_step=on_step,
+            device=self.model.device,
+        )
+        return list(describe(self.model, rows))
+
+
+def fitting_prompt_len(model: LanguageModel, request: Request) -> int:
+    """Tokens of a rendered prompt. Raises ValueError when it is empty or leaves no room for its answer."""
+    length, limit = len(encode(model, request.messages)), model.max_length
+    if limit is not None and length + request.gen_len > limit:
+        raise ValueError(
+            f"a prompt of {length} tokens and gen_length={request.gen_len} are more than the {limit} positions of "
+            f"model {model.name!r}; use a smaller gen_length"
+        )
+    return length
+
+
+def describe_model(model: LanguageModel) -> dict[str, object]:
+    """What a record says of a model: JSON values."""
+    parameters = sum(weight.numel() for _, weight in model.named_parameters())
+    dtype = str(model.dtype).removeprefix("torch.")
+    return {"model": model.name, "parameters": parameters, "dtype": dtype, "device": device_name(model)}
+
+
+def fingerprint(model: LanguageModel, decoder: str = "") -> str:
+    """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are not there, name and shape),
+    of what the model is beside them, and of what the decoder has learned."""
+    digest = hashlib.sha256((model.identity() + decoder).encode())
+    for name, weight in model.named_parameters():
+        total = "offloaded" if weight.is_meta else f"{weight.sum(dtype=torch.float64).item():.12g}"
+        digest.update(f"{name} {tuple(weight.shape)} {total}".encode())
+    return digest.hexdigest()[:16]
+
+
+def device_name(model: LanguageModel) -> str:
+    """The device a number was measured on: GPU name, or CPU with its thread count."""
+    if model.device.type == "cuda":
+        return torch.cuda.get_device_name(model.device)
+    threads = torch.get_num_threads()
+    return f"{model.device.type}, {threads} thread{'s' if threads > 1 else ''}"

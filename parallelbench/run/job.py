@@ -1,0 +1,71 @@
+"""A checked run before anything of it is written or decoded: which samples, in which batches."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from parallelbench.run.generator import Generator, Request, Traceable
+from parallelbench.tasks import Sample, Task
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked run, ready to start: nothing has been written or decoded yet. gen_len: tokens to decode, None for each
+    sample's own budget. choices: names for reports, by config group. facts: generation and knobs of `Facts`, if
+    they are known. traced: ids of the samples to be traced."""
+
+    generator: Generator
+    tasks: Sequence[Task]
+    batches: Sequence[Sequence[Sample]]
+    config: Mapping[str, Any]
+    choices: Mapping[str, str]
+    folder: Path
+    gen_len: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    traced: Set[str] = frozenset()
+
+    def request(self, sample: Sample) -> Request:
+        return _request(sample, self.gen_len)
+
+    def missing(self, known: Set[str]) -> list[Sequence[Sample]]:
+        """The batches that hold a sample not yet known."""
+        return [batch for batch in self.batches if any(sample.id not in known for sample in batch)]
+
+
+def prepare(
+    generator: Generator,
+    tasks: Sequence[Task],
+    *,
+    limit: int,
+    seed: int,
+    batch_size: int,
+    gen_len: int | None,
+    config: Mapping[str, Any],
+    choices: Mapping[str, str],
+    facts: Mapping[str, Any] = MappingProxyType({}),
+    traces: int = 0,
+) -> Job:
+    """Draws the samples and sorts them into batches, by task and then by prompt length. traces: how many samples of a
+    task to save the steps of, its first ones.
+
+    Raises ValueError for sizes below 1, a benchmark seed out of range, an empty prompt or steps that nobody tells.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; give at least 1")
+    if traces < 0:
+        raise ValueError(f"traces={traces}; give 0 or more samples per task")
+    if traces and not isinstance(generator, Traceable):
+        raise ValueError(f"traces={traces}, but the loop of this decoder does not tell its steps; use traces=0")
+    batches, traced = [], set()
+    for task in tasks:
+        samples = task.samples(limit, seed)
+        traced |= {sample.id for sample in samples[:traces]}
+        samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))
+        batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
+    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len, facts, traced)
+
+
+def _request(sample: Sample, gen_len: int | None) -> Request:
+    return Request(sample.messages, sample.gen_len if gen_len is None else gen_len)

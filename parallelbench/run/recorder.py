@@ -1,0 +1,61 @@
+"""What every forward did, as it is decoded: the steps of a trace."""
+
+import torch
+
+from decoders import Generation
+from decoders.state import NEVER, DecodeState
+from decoders.types import Update, View
+from dllm.protocols import LanguageModel
+from parallelbench.records.trace import MAX_OPEN, Step, Token, Trace
+
+
+class StepRecorder:
+    """An `on_step` for `decode`; afterwards `rows` holds each row's steps."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.rows: list[list[Step]] = [[] for _ in range(num_rows)]
+        self._nfe = [0] * num_rows
+
+    def __call__(self, state: DecodeState, view: View, update: Update) -> None:
+        start = torch.where(state.step == 0, state.previous, state.start) - state.prompt_len  # it may have moved on
+        write = update.write & view.live
+        masks = torch.where(write, update.tokens, view.tokens) == state.spec.mask_id
+        probs = view.logits.prob(update.tokens).tolist()
+        top, top_probs = view.logits.top[1].tolist(), view.logits.top_prob().tolist()
+        write, masks, tokens = write.tolist(), (masks & view.live).tolist(), update.tokens.tolist()
+        ends, nfes = (state.end - state.prompt_len).tolist(), state.nfe.tolist()
+        for row, (first, end, nfe) in enumerate(zip(start.tolist(), ends, nfes, strict=True)):
+            if nfe == self._nfe[row]:
+                continue
+            writes: list[Token] = [
+                (first + i, None, None)
+                if tokens[row][i] == state.spec.mask_id
+                else (first + i, tokens[row][i], round(probs[row][i], 4))
+                for i, written in enumerate(write[row])
+                if written
+            ]
+            waiting = [i for i, masked in enumerate(masks[row]) if masked and first + i < end]
+            surest = sorted(sorted(waiting, key=lambda i: -top_probs[row][i])[:MAX_OPEN])
+            candidates: list[Token] = [(first + i, top[row][i], round(top_probs[row][i], 4)) for i in surest]
+            window = (max(first, 0), min(first + view.tokens.shape[1], int(state.gen_len[row])))
+            self.rows[row].append(Step(nfe - 1, window, end, writes, candidates))
+        self._nfe = nfes
+
+
+def commit_steps(generation: Generation, eos_id: int) -> list[Step]:
+    """The steps of a loop that tells only when it committed its tokens and, behind them, EOS."""
+    columns = len(generation.committed_at)
+    steps: dict[int, list[Token]] = {}
+    for column, forward in enumerate(generation.committed_at):
+        if forward != NEVER:
+            token = generation.token_ids[column] if column < len(generation.token_ids) else eos_id
+            steps.setdefault(forward, []).append((column, token, None))
+    return [Step(forward, (0, columns), columns, steps[forward], []) for forward in sorted(steps)]
+
+
+def make_trace(id: str, model: LanguageModel, generation: Generation, steps: list[Step], reference: str) -> Trace:
+    """A trace with the texts of its tokens, so that readers need no tokenizer."""
+    target = model.encode(reference)
+    seen = {token for step in steps for _, token, _ in (*step.writes, *step.open) if token is not None}
+    texts = {token: model.decode([token]) for token in sorted(seen | set(target))}
+    return Trace(id, len(generation.committed_at), target, texts, steps)

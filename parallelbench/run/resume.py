@@ -1,0 +1,199 @@
+"""A run from its start, or from wherever it was killed, to its end: the one place that knows how to go on.
+
+`open_job` locks the run's directory, tidies up what a killed run left and says in run.json what is about to happen;
+`OpenJob.decode` decodes the samples that are missing, each written as it comes, and marks the run as done.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from decoders import Generation
+from parallelbench.records.record import (
+    SAMPLES,
+    SCHEMA,
+    Record,
+    Run,
+    config_hash,
+    open_run,
+    provenance,
+    read_info,
+    read_run,
+    write_info,
+    writing,
+)
+from parallelbench.run.job import Job
+from parallelbench.run.measure import timed_batches, watch_memory
+from parallelbench.run.processes import ALONE, Processes
+from parallelbench.run.tracing import save_traces
+from parallelbench.stats.metrics import aggregate
+from parallelbench.tasks import Sample, Task
+
+
+@dataclass(frozen=True)
+class OpenJob:
+    """A job whose directory is locked for it. known: ids of the samples that are there already."""
+
+    job: Job
+    known: Set[str]
+    processes: Processes = ALONE
+
+    def share(self) -> Sequence[Sequence[Sample]]:
+        """The batches that fall to this process among those that hold a sample not yet known."""
+        missing, job = self.job.missing(self.known), self.job
+        if self.processes.count > 1:  # largest first, else who gets the short last batch of one task gets all of them
+            missing.sort(key=lambda batch: (len(batch), job.generator.prompt_len(job.request(batch[-1]))), reverse=True)
+        return self.processes.share(missing)
+
+    def decode(self, on_progress: Callable[[int, int], None] | None = None) -> Run:
+        """Decodes this process's share of what is missing, waits for the others and returns the finished run.
+        on_progress: instead of a progress bar, called with (samples there, samples in all).
+
+        A batch is decoded as a whole even if only some of its samples are missing, so that a resumed run gets the same
+        numbers.
+        """
+        job, known, processes = self.job, self.known, self.processes
+        total = sum(map(len, job.batches))
+        hidden = on_progress is not None or not processes.is_main
+        with tqdm(total=total, initial=len(known), desc="run", unit="sample", disable=hidden) as bar:
+
+            def show(count: int) -> None:
+                bar.update(count - bar.n)
+                if on_progress is not None:
+                    on_progress(count, total)
+
+            show(len(known))
+            peak = watch_memory()
+            processes.everywhere(lambda: self._decode_share(show))
+            processes.in_main(lambda: _complete(job, peak() if job.missing(known) else None))
+            show(total)
+        if job.traced:
+            save_traces(job, processes, hidden)
+        return read_run(job.folder)
+
+    def _decode_share(self, show: Callable[[int], None]) -> None:
+        job, todo = self.job, self.share()
+        tasks = {task.name: task for task in job.tasks}
+        for batch, (generations, seconds) in zip(
+            todo, timed_batches(job.generator, [[job.request(s) for s in batch] for batch in todo]), strict=True
+        ):
+            pairs = [(s, g) for s, g in zip(batch, generations, strict=True) if s.id not in self.known]
+            records = [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]
+            SAMPLES.append(job.folder, records, self.processes.shard)
+            if self.processes.is_main:
+                show(SAMPLES.count(job.folder))
+            self.processes.leave_if_orphan()
+
+
+@contextmanager
+def open_job(job: Job, processes: Processes = ALONE) -> Iterator[OpenJob]:
+    """Starts or resumes a run. Until the block ends no other process writes its directory.
+
+    Raises ValueError in all processes when the directory is being written or belongs to another run.
+    """
+    with ExitStack() as until_done:
+
+        def begin() -> set[str]:
+            until_done.enter_context(writing(job.folder))
+            return _start(job, processes.count)
+
+        yield OpenJob(job, processes.in_main(begin), processes)
+
+
+def _start(job: Job, num_processes: int) -> set[str]:
+    """Says in run.json what is about to happen, and returns the ids of the samples that are there already."""
+    identity = {"weights": job.generator.fingerprint(), "tasks": {task.name: task.version for task in job.tasks}}
+    known = {record.id for record in open_run(job.folder, job.config, identity)}
+    before = read_info(job.folder)
+    if job.missing(known) or before.get("status") != "done":
+        info = {
+            "schema": SCHEMA,
+            "status": "partial",
+            "config_hash": config_hash(job.config),
+            "choices": dict(job.choices),
+            "identity": identity,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "processes": max(num_processes, before.get("processes", 1)),  # the most at once: they share the machine
+            **provenance(),
+            **job.generator.describe(),
+            **job.facts,
+        }
+        write_info(job.folder, info)
+    return known
+
+
+def _complete(job: Job, peak_memory: Mapping[str, object] | None) -> None:
+    """Merges what all processes wrote, in the order of the batches, unless that was done before.
+
+    A run that lacks samples even so, because someone else was at its files, stays partial.
+    """
+    run = read_run(job.folder)
+    if run.info["status"] == "done":
+        return
+    place = {sample.id: i for i, sample in enumerate(chain.from_iterable(job.batches))}
+    SAMPLES.rewrite(job.folder, sorted(run.records, key=lambda record: place[record.id]))
+    if len(run.records) == len(place):
+        _finish(job.folder, run.info | ({"peak_memory": peak_memory} if peak_memory else {}))
+
+
+def _finish(folder: Path, info: Mapping[str, Any]) -> None:
+    """Computes the metrics from the records on disk and marks the run as done."""
+    metrics = aggregate(read_run(folder).records)
+    values = {task: {name: asdict(value) for name, value in row.items()} for task, row in metrics.items()}
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    write_info(folder, {**info, "status": "done", "ended": ended, "metrics": values})
+
+
+def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
+    """Scores the stored completions again, without a model, and rewrites the run's records and metrics."""
+    run = read_run(folder)
+    if not run.records:
+        raise ValueError(f"{folder} has no samples yet; repeat its command to fill it")
+    known = {task.name: task for task in tasks}
+    records = []
+    for record in run.records:
+        if record.task not in known:
+            raise ValueError(f"{folder} has samples of task {record.task!r}, which its suite does not name")
+        task = known[record.task]
+        sample = Sample(
+            record.id, record.task, [{"role": "user", "content": record.prompt}], record.data, record.target
+        )
+        scores = task.score(sample, record.completion)
+        records.append(Record(**{**asdict(record), "scores": scores, "task_version": task.version}))
+    identity = run.info.get("identity", {}) | {"tasks": {task.name: task.version for task in tasks}}
+    SAMPLES.rewrite(folder, records)
+    write_info(folder, {**run.info, "identity": identity})
+    if run.info["status"] == "done":
+        _finish(folder, read_info(folder))
+    return read_run(folder)
+
+
+def _record(task: Task, sample: Sample, generation: Generation, seconds: float, batch: str, batch_size: int) -> Record:
+    prompt = "\n\n".join(message["content"] for message in sample.messages)
+    return Record(
+        id=sample.id,
+        task=task.name,
+        task_version=task.version,
+        prompt=prompt,
+        prompt_sha=hashlib.sha256(prompt.encode()).hexdigest()[:16],
+        data=sample.data,
+        target=sample.target,
+        completion=generation.text,
+        token_ids=generation.token_ids,
+        num_tokens=generation.num_tokens,
+        scores=task.score(sample, generation.text),
+        nfe=generation.nfe,
+        queried=generation.queried,
+        committed_at=generation.committed_at,
+        stopped_by=generation.stopped_by,
+        latency_s=seconds,
+        batch_size=batch_size,
+        batch=batch,
+    )

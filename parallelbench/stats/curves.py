@@ -1,0 +1,86 @@
+"""Which runs of a report belong to one curve, and what tells them apart: names from configs."""
+
+from collections.abc import Sequence
+
+from parallelbench.records.facts import flatten
+from parallelbench.records.record import Run
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """Short names that tell runs apart: the decoder's name, its rule's knobs, and every other choice in which a run
+    differs from most of them. A model of the user's own is named by its folder."""
+    flat = [flatten(run.config) for run in runs]
+    choices = [{**run.info["choices"], "model": _model(run)} for run in runs]
+    names = []
+    for run, settings, chosen in zip(runs, flat, choices, strict=True):
+        parts = [method(run), *(f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items())]
+        for group in (group for group in chosen if group != "decoder"):
+            if not _is_usual(chosen[group], [other.get(group) for other in choices]):
+                parts.append(f"{group}={chosen[group]}")
+        for key, value in settings.items():
+            group = key.split(".")[0]
+            choice = chosen.get(group)
+            peers = [s for other, s in zip(choices, flat, strict=True) if other.get(group) == choice]
+            hidden = key in ("out_dir", "suite.tasks") or key in run.facts.knobs or key.endswith("_target_")
+            if not hidden and not _is_usual(value, [peer.get(key) for peer in peers]):
+                parts.append(f"{key.split('.')[-1]}={value}")
+        names.append(" ".join(parts))
+    if len(set(names)) < len(names):
+        names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
+    return names
+
+
+def unsaid(runs: Sequence[Run]) -> dict[str, str]:
+    """The choices that most runs share and their names leave out, where others differ."""
+    choices = [{**run.info["choices"], "model": _model(run)} for run in runs]
+    groups = [group for group in choices[0] if group != "decoder"]
+    values = {group: [chosen.get(group) for chosen in choices] for group in groups}
+    return {
+        group: str(value)
+        for group, found in values.items()
+        for value in dict.fromkeys(found)
+        if len(set(found)) > 1 and _is_usual(value, found)
+    }
+
+
+def _is_usual(value: object, all_values: Sequence[object]) -> bool:
+    """Whether more than half have it."""
+    return sum(repr(other) == repr(value) for other in all_values) > len(all_values) / 2
+
+
+def _model(run: Run) -> str:
+    """The model's choice, or the end of its path where that says no more than local."""
+    path = run.config.get("model", {}).get("name_or_path", "")
+    parts = [part for part in str(path).split("/") if part != "model"]
+    return run.info["choices"]["model"] if run.info["choices"]["model"] != "local" else "/".join(parts[-2:])
+
+
+def method(run: Run) -> str:
+    """The decoder's name as it was chosen."""
+    return run.info["choices"]["decoder"]
+
+
+def knobs(run: Run) -> dict[str, object]:
+    """A run's knobs by their last names."""
+    return {key.split(".")[-1]: value for key, value in run.facts.knobs.items()}
+
+
+def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:
+    """Those in which the runs of a method differ; all of them where they do not."""
+    peers = [knobs(other) for other in runs if method(other) == method(run)]
+    differing = {key: value for key, value in knobs(run).items() if len({repr(peer.get(key)) for peer in peers}) > 1}
+    return differing or knobs(run)
+
+
+def _short(value: object) -> str:
+    """Without blanks, which separate the parts of a run's name."""
+    return str(value).replace(" ", "")
+
+
+def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Each run's name without its rule's knobs: runs of one curve differ in nothing else."""
+    curves = []
+    for name, run in zip(names, runs, strict=True):
+        dropped = {f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items()}
+        curves.append(" ".join(part for part in name.split() if part not in dropped))
+    return curves

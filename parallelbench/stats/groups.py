@@ -1,0 +1,62 @@
+"""Which of many runs may stand in one table: those of one model over the same samples, each run once."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+
+from parallelbench.records.record import Run
+
+
+def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """The finished runs, one of each where folders of several machines were copied together, and a sentence for every
+    other that is left out: unfinished, made for training, or a copy that says something else than the one kept."""
+    kept: dict[tuple[object, ...], Run] = {}
+    left_out = []
+    for run in runs:
+        if run.info["status"] != "done" or not run.records:
+            left_out.append(f"{run.folder} is not finished; repeat its command to finish it")
+            continue
+        if not run.info["choices"]:
+            left_out.append(f"{run.folder} holds trajectories for training, not a run of a suite")
+            continue
+        first = kept.setdefault((run.info["config_hash"], _weights(run), _samples(run)), run)
+        if _results(first) != _results(run):
+            left_out.append(f"{run.folder} is the same run as {first.folder} with other results; delete one of them")
+    return list(kept.values()), left_out
+
+
+def comparable(runs: Sequence[Run], across_models: bool = False) -> list[list[Run]]:
+    """Runs over the same samples of the same task versions, and of one model, by its weights, unless across models;
+    the largest groups first."""
+    groups = defaultdict(list)
+    for run in runs:
+        groups["" if across_models else model_name(run), run.info["choices"]["suite"], _samples(run)].append(run)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def model_name(run: Run) -> str:
+    return f"{run.info['model']} (weights {_weights(run)[:8]})"
+
+
+def samples_name(run: Run) -> str:
+    """What the runs of one group share beside their model."""
+    versions = sorted({record.task_version for record in run.records})
+    tasks = len({record.task for record in run.records})
+    digest = hashlib.sha256(repr(_samples(run)).encode()).hexdigest()[:6]
+    return (
+        f"suite={run.info['choices']['suite']}, seed={run.config['seed']}: {tasks} task{'s' * (tasks > 1)} "
+        f"(version {', '.join(versions)}), {len(run.records)} samples (set {digest})"
+    )
+
+
+def _weights(run: Run) -> str:
+    return str(run.info.get("identity", {}).get("weights", ""))
+
+
+def _samples(run: Run) -> tuple[tuple[str, str, str, str], ...]:
+    return tuple(sorted((r.task, r.task_version, r.id, r.prompt_sha) for r in run.records))
+
+
+def _results(run: Run) -> list[tuple[object, ...]]:
+    """All but the seconds, which differ from machine to machine."""
+    return sorted((r.task, r.id, r.completion, tuple(sorted(r.scores.items())), r.nfe, r.queried) for r in run.records)

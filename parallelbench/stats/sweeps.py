@@ -1,0 +1,169 @@
+"""Scores of a sweep: what one decoder's curve of quality against speed is worth, in one number.
+
+A curve is a run (one knob setting) per point: `speed` in tokens per forward and `score` in percent, both `[points]`,
+in any order. PBx is ParallelBench's (arXiv 2510.04767, the leaderboard's rules), AUP is d3LLM's (arXiv 2601.07568); the
+oracle is ParallelBench's Figure 7.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom, permutation_test
+
+from parallelbench.records.record import Run
+from parallelbench.stats.metrics import Value
+from parallelbench.stats.paired import Means, interval
+from parallelbench.stats.speed_at_quality import speed_at
+
+LEVELS = (80, 75, 70)  # per cent, the leaderboard's
+AUP_ALPHA, AUP_DROP = 3.0, 5.0
+NUM_FLIPS = 9999
+NUM_PUBLISHED_TASKS = 17
+LEGEND = (
+    "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
+    "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
+    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, "
+    "%, by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all."
+)
+
+
+def merged(speed: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The curve in order of speed, the best score alone where speeds are equal (to nine decimals)."""
+    order = np.lexsort((score, speed.round(9)))
+    last = np.append(np.diff(speed[order].round(9)) > 0, True)
+    return speed[order][last], score[order][last]
+
+
+def pbx(speed: np.ndarray, score: np.ndarray, level: int | float, discrete: bool = False) -> float:
+    """The largest speed with a score of at least `level`, 0.0 where there is none.
+
+    The score is linear between points, or known at the points only (`discrete`), as the leaderboard takes a fixed
+    number of tokens per step.
+    """
+    if discrete:
+        return float(speed[score >= level].max(initial=0.0))
+    return float(np.nan_to_num(speed_at(*merged(speed, score), level)))
+
+
+def aup(speed: np.ndarray, score: np.ndarray, best: float) -> float:
+    """Accuracy under parallelism: the area under the score (per cent) over speed, from 0 at the slowest point's score,
+    where points worse than `best`, the best score of any method, count less and points more than five points below the
+    slowest are left out."""
+    speed, score = merged(speed, score)
+    kept = score >= score[0] - AUP_DROP
+    x, y = speed[kept], score[kept]
+    weighted = y * np.exp(np.minimum(AUP_ALPHA * (y / best - 1), 0)) if best > 0 else y
+    return float(x[0] * y[0] + np.trapezoid(weighted, x))
+
+
+def pareto(speed: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Places of the points that no other point beats in one of speed and score and equals in the other, by speed."""
+    order = np.lexsort((-score, -speed))  # from the fastest, the best of equals first
+    beaten_by = np.concatenate([[-np.inf], np.maximum.accumulate(score[order])[:-1]])
+    same = np.concatenate([[False], (np.diff(speed[order]) == 0) & (np.diff(score[order]) == 0)])
+    on = score[order] > beaten_by
+    for i in np.flatnonzero(same):  # equal points are on the front together
+        on[i] = on[i - 1]
+    return order[on][::-1]
+
+
+def area(speed: np.ndarray, score: np.ndarray) -> float:
+    """The area under the Pareto front from (0, 0): at each speed the best score of a point at least as fast
+    (hypervolume), in per cent times tokens per forward."""
+    front = pareto(speed, score)
+    return float((np.diff(speed[front], prepend=0.0) * score[front]).sum())
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Which run an oracle takes for each sample, and what it gets; all `[samples]`."""
+
+    run: np.ndarray
+    score: np.ndarray
+    nfe: np.ndarray
+
+
+def oracle(score: np.ndarray, nfe: np.ndarray) -> Oracle:
+    """Per sample the run with the fewest forwards among those that reach the sample's best score; the first such run.
+    score, nfe: `[runs, samples]`."""
+    run = np.where(score == score.max(0), nfe, np.inf).argmin(0)
+    samples = np.arange(score.shape[1])
+    return Oracle(run, score[run, samples], nfe[run, samples])
+
+
+def sign_flip_p(differences: np.ndarray) -> float:
+    """Two-sided p-value of a paired permutation test that differences are as likely up as down, 1.0 where all are
+    zero. Exact where all differences are of one size (McNemar's exact test) or at most 13 samples differ, else from
+    9,999 random flips."""
+    moved = differences[differences != 0]
+    if len(moved) < 2:
+        return 1.0  # one sample that differs is as likely up as down
+    if (np.abs(moved) == np.abs(moved[0])).all():
+        ups = int((moved > 0).sum())
+        return float(min(1.0, 2 * binom.cdf(min(ups, len(moved) - ups), len(moved), 0.5)))
+    test = permutation_test(
+        (moved,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=NUM_FLIPS,
+        vectorized=True,
+        batch=256,
+        rng=np.random.default_rng(0),
+    )
+    return float(test.pvalue)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Scores of one decoder's runs: PBx by level on both speeds, AUP, area."""
+
+    points: int
+    tps: dict[int, Value]
+    tpf: dict[int, Value]
+    aup: Value
+    area: Value
+
+
+def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Means, generation: str) -> dict[str, Sweep]:
+    """Scores of every curve, `strategies` naming each run's, with 95 % intervals."""
+    n = len(runs[0].records)
+    best = resampled.score.max(1)  # of any run, in each resample
+    sweeps = {}
+    for name, at in places(strategies).items():
+        discrete = generation == "v2" and runs[at[0]].facts.fixed_number
+        score, tps, tpf = resampled.score[:, at], resampled.tps[:, at], resampled.tpf[:, at]
+
+        def levels(speed: np.ndarray, score: np.ndarray = score, discrete: bool = discrete) -> dict[int, Value]:
+            rows = list(zip(speed, score, strict=True))
+            return {x: interval(np.array([pbx(*row, x, discrete) for row in rows]), n) for x in LEVELS}
+
+        sweeps[name] = Sweep(
+            len(at),
+            levels(tps),
+            levels(tpf),
+            interval(np.array([aup(*row) for row in zip(tpf, score, best, strict=True)]), n),
+            interval(np.array([area(*row) for row in zip(tpf, score, strict=True)]), n),
+        )
+    return sweeps
+
+
+def places(strategies: Sequence[str]) -> dict[str, list[int]]:
+    """Places of each curve's runs."""
+    groups: dict[str, list[int]] = {}
+    for i, name in enumerate(strategies):
+        groups.setdefault(name, []).append(i)
+    return groups
+
+
+def not_comparable(runs: Sequence[Run], generation: str) -> str:
+    """Why runs may not stand beside the generation's published numbers; nothing where they may."""
+    suite, tasks = runs[0].info["choices"]["suite"], {record.task for record in runs[0].records}
+    data = runs[0].facts.generation
+    if not data:
+        return f"suite={suite} is not ParallelBench's data"
+    if data != generation:
+        return f"suite={suite} is {data} data, the numbers are {generation}'s"
+    if len(tasks) != NUM_PUBLISHED_TASKS:
+        return f"suite={suite} ran with {len(tasks)} tasks, the published means are over {NUM_PUBLISHED_TASKS}"
+    return ""

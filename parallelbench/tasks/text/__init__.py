@@ -1,0 +1,1 @@
+"""Tasks whose answers are sentences, and the measures that score them."""

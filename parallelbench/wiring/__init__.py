@@ -1,0 +1,1 @@
+"""From configs to jobs and back: the only files that know Hydra."""

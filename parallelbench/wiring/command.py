@@ -1,0 +1,46 @@
+"""From a run back to the command that makes it again."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from functools import lru_cache
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from parallelbench.records.facts import flatten
+from parallelbench.records.record import Run
+from parallelbench.wiring.conf import CONF, resolved
+
+WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for something else than text
+
+
+def command(run: Run) -> str:
+    """The command that repeats a run: its choices, and every value that they alone would not give."""
+    choices = tuple(f"{group}={option}" for group, option in run.info["choices"].items())
+    usual = _usual(choices)
+    wanted = {key: value for key, value in flatten(run.config).items() if key != "out_dir"}
+    changed = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
+    overrides = [f"{'' if key in usual else '++'}{key}={_hydra_value(value)}" for key, value in changed.items()]
+    overrides += [f"~{key}" for key in usual if key not in wanted and key != "out_dir"]
+    return shlex.join(["python", "-m", "parallelbench", "run", *choices, *overrides])
+
+
+@lru_cache
+def _usual(choices: tuple[str, ...]) -> Mapping[str, object]:
+    """The settings that choices alone give; the runs of a sweep share theirs."""
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base=None):
+            return flatten(resolved(hydra.compose("run", list(choices)), missing_ok=True))
+    except (HydraException, OmegaConfBaseException):  # an option of the user's own, from a --config-dir
+        return {}
+
+
+def _hydra_value(value: object) -> str:
+    """A value in Hydra's grammar of overrides, quoted where its words would mean something."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra_value, value))}]"
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w/.-]*", value) and value not in WORDS
+    return str(value) if plain else json.dumps(value)

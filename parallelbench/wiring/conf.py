@@ -1,0 +1,51 @@
+"""The conf folder, and what every reader of it needs: parts as objects, settings as values, errors in one sentence."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from parallelbench.records.compat import public_paths
+
+CONF = Path(__file__).parents[2] / "conf"  # by path: a folder `conf` of the user's must not shadow it
+GROUPS = ("model", "decoder", "cache", "stop", "suite")
+
+
+def build_part(config: Mapping[str, Any]) -> Any:
+    """The object that a part of a stored config describes. Raises ValueError with one sentence."""
+    with in_one_sentence():
+        return make_part(OmegaConf.create(dict(config)))
+
+
+def make_part(config: DictConfig) -> Any:
+    """The object that a part of a config describes. Raises Hydra's errors; see `in_one_sentence`."""
+    return instantiate(
+        public_paths(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)), _convert_="all"
+    )
+
+
+def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
+    """All that tells one run from another: not where its numbers go, nor how many of its samples are traced, which may
+    be asked of a run that is there already."""
+    resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
+    return {key: value for key, value in public_paths(resolved).items() if key not in ("sink", "traces")}
+
+
+@contextmanager
+def in_one_sentence() -> Iterator[None]:
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(sentence(error)) from error
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong in one line: our own words where Hydra only passes them on."""
+    while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | HydraException):
+        error = error.__cause__
+    return " ".join(str(error).split("Config search path")[0].split())

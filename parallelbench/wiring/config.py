@@ -1,0 +1,131 @@
+"""From a composed config to a checked job, and one job of a sweep from its start to its outcome."""
+
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from parallelbench.records.facts import knobs_of
+from parallelbench.records.record import config_hash
+from parallelbench.report.sinks import Sinks
+from parallelbench.run.generator import Generator, make_generator
+from parallelbench.run.job import Job, prepare
+from parallelbench.run.processes import ALONE, Processes
+from parallelbench.run.resume import open_job
+from parallelbench.stats.table import run_table
+from parallelbench.tasks.base import Published
+from parallelbench.wiring.conf import GROUPS, in_one_sentence, make_part, resolved, sentence
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one config of a sweep ended. table: what it measured. sinks: where its numbers went. refused: why it was not
+    begun. died: why it was not finished."""
+
+    folder: Path | None = None
+    table: str = ""
+    sinks: Sinks = field(default_factory=dict)
+    refused: str = ""
+    died: str = ""
+
+
+def decode_config(
+    config: DictConfig,
+    processes: Processes = ALONE,
+    say: Callable[[str], None] = print,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Checks a composed config, decodes what is missing of its run, and says how that ended; raises nothing that
+    concerns this config alone. on_progress: instead of a progress bar, called with (samples there, samples in all)."""
+    with ExitStack() as until_done:
+        try:
+            job = processes.everywhere(lambda: build_job(config))
+            sinks = processes.everywhere(lambda: build_sinks(config))
+            run = until_done.enter_context(open_job(job, processes))
+        except ValueError as error:
+            return Outcome(refused=sentence(error))
+        say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(run.known)} already there")
+        try:
+            finished = run.decode(on_progress)
+        except Exception as error:
+            traceback.print_exc()
+            return Outcome(job.folder, died=f"{type(error).__name__}: {sentence(error)}")
+        if sinks and processes.is_main:
+            from parallelbench.report.publish import publish  # loads plots, which runs without sinks do not need
+
+            publish(finished, sinks)
+        return Outcome(job.folder, table=run_table(finished), sinks=sinks)
+
+
+def build_job(config: DictConfig) -> Job:
+    """The job that a config describes. Raises ValueError with one sentence for what is wrong with it."""
+    with in_one_sentence():
+        return _build(config)
+
+
+def build_sinks(config: DictConfig) -> Sinks:
+    """Where a config's numbers go beside the local files. Raises ValueError as build_job does."""
+    with in_one_sentence():
+        return make_part(config.sink)
+
+
+def build_generator(config: DictConfig) -> Generator:
+    """The generator that a config describes. Raises ValueError, or Hydra's errors, for what is wrong with it."""
+    for key in ("limit", "seed", "batch_size", "gen_length", "block_length", "traces"):
+        optional = key.endswith("_length")  # null: each sample's own budget, the whole response
+        if not isinstance(config[key], int) and not (optional and config[key] is None):
+            raise ValueError(f"{key}={config[key]} is not a whole number")
+    return make_generator(
+        _model(OmegaConf.to_yaml(config.model, resolve=True)),
+        make_part(config.decoder),
+        cache=make_part(config.cache),
+        stop=make_part(config.stop),
+        block_len=config.block_length,
+        seed=config.seed,
+    )
+
+
+def _build(config: DictConfig) -> Job:
+    generator = build_generator(config)
+    settings = {**resolved(config), "out_dir": str(_folder(config))}
+    suite: Any = make_part(config.suite)
+    return prepare(
+        generator,
+        suite.build(),
+        limit=config.limit,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        gen_len=config.gen_length,
+        config=settings,
+        choices=_choices(),
+        facts={"generation": suite.generation if isinstance(suite, Published) else "", "knobs": knobs_of(settings)},
+        traces=config.traces,
+    )
+
+
+@lru_cache(maxsize=1)
+def _model(config: str) -> Any:
+    """The model of a config, kept for the next configs of a sweep: most of them share it."""
+    return make_part(cast(DictConfig, OmegaConf.create(config)))
+
+
+def _choices() -> dict[str, str]:
+    """The chosen option of each config group."""
+    chosen = HydraConfig.get().runtime.choices
+    return {group: chosen[group] for group in GROUPS}
+
+
+def _folder(config: DictConfig) -> Path:
+    """out_dir, or in a sweep and by default a folder below it, named by the choices and the hash of the config."""
+    hydra_config = HydraConfig.get()
+    if config.out_dir is not None and hydra_config.mode != RunMode.MULTIRUN:
+        return Path(config.out_dir)
+    names = [choice.replace("/", "_") for group, choice in _choices().items() if group in ("model", "decoder", "cache")]
+    return Path(config.out_dir or "results/runs") / "-".join([*names, config_hash(resolved(config))])

@@ -1,0 +1,98 @@
+"""A Hydra launcher for one machine with several devices: `launcher=local`.
+
+One job per free GPU, each worker seeing its own GPU only, or several CPU workers where there is none. A worker keeps
+its model for the next job, and one that dies costs its job only; repeating the command does what is missing.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+from tqdm import tqdm
+from transformers.utils import logging as transformers_logging
+
+from parallelbench.wiring.config import Outcome, decode_config
+from parallelbench.wiring.pool import Died, Report, devices, run_jobs
+
+PLUGIN = "hydra_plugins.parallelbench_local"
+
+
+class LocalLauncher(Launcher):
+    """workers: jobs at a time; null: one per visible GPU, or one per CPU core. Its task function has a method
+    `finish(Outcome)`, which is given how each job ended."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        configs = [
+            self._compose(overrides, index) for index, overrides in enumerate(job_overrides, start=initial_job_idx)
+        ]
+        order = sorted(range(len(configs)), key=lambda i: OmegaConf.to_yaml(configs[i].model))  # workers keep one model
+        environments = devices(self.workers)[: len(configs)]
+        progress: dict[int, tuple[int, int]] = {}
+        with tqdm(desc=f"sweep of {len(configs)}", unit="sample") as bar:
+
+            def show(index: int, report: tuple[int, int]) -> None:
+                progress[index] = report
+                bar.total = sum(total for _, total in progress.values())
+                bar.update(sum(done for done, _ in progress.values()) - bar.n)
+
+            for ended, (index, outcome) in enumerate(
+                run_jobs([configs[i] for i in order], work, environments, show), start=1
+            ):
+                overrides = " ".join(filter_overrides(job_overrides[order[index]]))
+                if isinstance(outcome, Died):
+                    outcome = Outcome(died=f"{overrides}: its worker ended with {_code(outcome.exit_code)}")
+                bar.set_postfix(jobs=f"{ended}/{len(configs)}")
+                with bar.external_write_mode():
+                    self.task_function.finish(outcome)  # type: ignore[attr-defined]
+        return [
+            JobReturn(overrides=overrides, status=JobStatus.COMPLETED, cfg=config)
+            for overrides, config in zip(job_overrides, configs, strict=True)
+        ]
+
+    def _compose(self, overrides: Sequence[str], index: int) -> DictConfig:
+        config = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
+        with open_dict(config):
+            config.hydra.job.id, config.hydra.job.num = str(index), index
+        return config
+
+
+def register() -> None:
+    """Makes the launcher known to Hydra, which takes plugins only from a package `hydra_plugins`; a folder of
+    that name at the top of this repository would be a package that holds nothing else."""
+    for name in ("hydra_plugins", PLUGIN):
+        if find_spec(name) is None:
+            sys.modules[name] = ModuleType(name)
+            sys.modules[name].__path__ = []
+            sys.modules[name].__spec__ = ModuleSpec(name, None, is_package=True)
+    LocalLauncher.__module__ = PLUGIN
+    setattr(sys.modules[PLUGIN], LocalLauncher.__name__, LocalLauncher)
+    Plugins.instance().register(LocalLauncher)
+
+
+def work(config: DictConfig, report: Report) -> Outcome:
+    """One job in a worker."""
+    transformers_logging.disable_progress_bar()
+    HydraConfig.instance().set_config(config)
+    config = config.copy()
+    with open_dict(config):
+        del config["hydra"]
+    return decode_config(config, say=lambda text: None, on_progress=lambda done, total: report((done, total)))
+
+
+def _code(exit_code: int) -> str:
+    return f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"

@@ -1,0 +1,61 @@
+"""Settings and options that do not exist are named with the nearest that do, before a sweep has begun."""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
+from parallelbench.records.facts import flatten
+from parallelbench.wiring.conf import CONF, in_one_sentence
+
+
+def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) -> None:
+    """Raises ValueError for a setting or option that does not exist, with the nearest that does, before a sweep has
+    begun: Hydra's first job of it, and each other option of a group in the place of the first."""
+    with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
+        search = [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        values = [_values(override) for override in parsed]
+        first = [those[0] for those in values if those]
+        jobs = [first] + [[*first[:i], value, *first[i + 1 :]] for i, those in enumerate(values) for value in those[1:]]
+        for job in jobs:
+            try:
+                hydra.compose("run", [*search, *job])
+            except HydraException as error:
+                raise ValueError(_with_nearest(str(error), job, search)) from error
+
+
+def _values(override: Override) -> list[str]:
+    """The values of an override that a sweep gives it; of one that chooses no option the first alone, because its key
+    exists for all or none."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    return values if (CONF / override.key_or_group).is_dir() else values[:1]
+
+
+def _with_nearest(text: str, job: Sequence[str], search: Sequence[str]) -> str:
+    """Hydra's words for an override that fits nothing, or ours where it is a slip of the pen."""
+    key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
+    option = re.match(r"In 'run': Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']+':([^:]*)\n", text)
+    if key:
+        wrong = key[1] or key[2]
+        rest = [override for override in job if override.lstrip("~+").split("=")[0] != wrong]
+        settings = list(flatten(OmegaConf.to_container(hydra.compose("run", [*search, *rest]))))
+        parents = {name.rsplit(".", i)[0] for name in settings for i in range(1, name.count(".") + 1)}
+        near = get_close_matches(wrong, [*settings, *sorted(parents), "launcher", "sink", "experiment"], 1)
+        what = f"{wrong} is no setting of this run"
+    elif option:
+        near = [f"{option[1]}={name}" for name in get_close_matches(option[2], option[3].split(), 1)]
+        what = f"{option[1]}={option[2]} is not there"
+    else:
+        return text
+    return (
+        f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}`python -m parallelbench list` shows the choices"
+    )

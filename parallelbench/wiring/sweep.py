@@ -1,0 +1,81 @@
+"""The command `run`: one config or a sweep of them, in this process, in several or on all devices."""
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from transformers.utils import logging as transformers_logging
+
+from parallelbench.run.processes import Processes, join
+from parallelbench.wiring.conf import CONF, sentence
+from parallelbench.wiring.config import Outcome, decode_config
+from parallelbench.wiring.launcher import register
+from parallelbench.wiring.overrides import check_overrides
+
+
+def main(arguments: Sequence[str]) -> None:
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]  # Hydra wants them side by side
+    sys.argv = ["parallelbench run", *(a for a in arguments if a not in overrides), *overrides]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
+    transformers_logging.disable_progress_bar()  # one bar, the run's
+    processes = join()
+    task = _Task(processes)
+    register()
+    try:
+        if not any(a.startswith(("--config-name", "-cn", "--config-path", "-cp")) for a in arguments):
+            check_overrides([*overrides, *(a for a in arguments if a.startswith("~"))], _config_dir(arguments))
+        hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        task.finish(Outcome(refused=sentence(error)))
+    task.close()
+    processes.leave()
+    if task.failed:
+        raise SystemExit(task.failed)
+
+
+def _config_dir(arguments: Sequence[str]) -> Path | None:
+    """Where options of the user's own are."""
+    for flag, value in pairwise([*(part for a in arguments for part in a.split("=", 1)), ""]):
+        if flag in ("--config-dir", "-cd"):
+            return Path(value)
+    return None
+
+
+class _Task:
+    """What Hydra calls with each composed config: one that is refused or dies does not keep a sweep from its others.
+    failed: the exit code, 0 for none."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes, self.failed = processes, 0
+        self.finished: dict[Path, Outcome] = {}
+
+    def __call__(self, config: DictConfig) -> None:
+        say = partial(print, flush=True) if self.processes.is_main else lambda text: None
+        self.finish(decode_config(config, self.processes, say))
+
+    def finish(self, outcome: Outcome) -> None:
+        self.failed = 2 if outcome.refused else max(self.failed, int(bool(outcome.died)))
+        if not self.processes.is_main:
+            return
+        if outcome.refused or outcome.died:
+            what = outcome.refused or f"{outcome.folder or 'a job'} died of {outcome.died}"
+            print(f"error: {what}", file=sys.stderr, flush=True)
+        else:
+            assert outcome.folder is not None
+            self.finished[outcome.folder] = outcome
+            print(outcome.table, outcome.folder, sep="\n", flush=True)
+
+    def close(self) -> None:
+        """A sweep's summary, where its runs have sent their numbers."""
+        sinks = {name: sink for outcome in self.finished.values() for name, sink in outcome.sinks.items()}
+        if len(self.finished) > 1 and sinks:
+            from parallelbench.report.publish import publish_sweep  # loads plots
+
+            publish_sweep(list(self.finished), sinks)
