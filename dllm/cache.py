@@ -1,17 +1,14 @@
-"""Which columns a step recomputes. Strategies are frozen configs over a row's progress; they own no tensors and see
-no logits.
+"""Which columns a step recomputes. Strategies are frozen configs over a row's progress, without tensors of their own.
 
 `none` recomputes everything, `prefix` and `dual` are Fast-dLLM's approximate caches (arXiv 2505.22618, section 3.2),
 `vicinity` and the refresh interval are dInfer's (arXiv 2510.08666), `prefill` is Dimple's (arXiv 2505.16990), `delayed`
 and `greedy` are dKV-Cache's (arXiv 2505.15781). For block-causal models `block` is exact and `sub_block` is Fast-dLLM
 v2's (arXiv 2509.26328).
-
-What is not here: dLLM-Cache (arXiv 2506.06295) chooses columns anew in every layer by the similarity of their values,
-which no choice made before the forward can express.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -41,9 +38,7 @@ class Plan:
     only: bool = False
 
     def to(self, device: torch.device) -> "Plan":
-        def move(index: Tensor) -> Tensor:
-            return index.to(device, non_blocking=True)
-
+        move = partial(Tensor.to, device=device, non_blocking=True)
         want = None if self.want is None else move(self.want)
         return replace(
             self, rows=move(self.rows), query=move(self.query), num_queried=move(self.num_queried), want=want

@@ -78,7 +78,8 @@ class DiffusionLM(nn.Module):
     def identity(self) -> str:
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
         scalings = {name: m.scaling for name, m in self.backbone.named_modules() if isinstance(m, LoraLayer)}
-        return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings))
+        drafts = ("context_causal", self.gate is not None) if self.spec.context_causal else ()
+        return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *drafts))
 
     @property
     def device(self) -> torch.device:

@@ -1,7 +1,7 @@
 """What the loop must know of a model that its weights do not say: special ids, token shift, block structure."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -35,7 +35,7 @@ class ModelSpec:
     pad_id: int
     shift: Literal[0, 1] = 0
     block: int | None = None
-    context_causal: bool = False
+    context_causal: bool = field(default=False, repr=False)  # models saved before had none: `identity` names it
     response_position: int | None = None
     mix: Literal[0, 1] = 0
     kv: bool = True

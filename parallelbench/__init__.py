@@ -16,7 +16,7 @@ PUBLIC = {
     "parallelbench.tasks.code.tasks": ("HumanEval", "Mbpp"),
     "parallelbench.tasks.mathematics": ("Gsm8k", "Math"),
     "parallelbench.tasks.prompts": ("Prompts",),
-    "parallelbench.training.rows": ("Mixed", "Rows"),
+    "parallelbench.training.sources": ("Mixed", "Rows"),
     "parallelbench.tasks.official.suite": ("OfficialSuite", "OfficialV2Suite"),
 }
 _HOMES = {name: module for module, names in PUBLIC.items() for name in names}

@@ -30,7 +30,7 @@ from dllm.training.tokenizer import build_tokenizer
 from parallelbench.records.record import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.training.mixture import SCAFFOLD, phrases, special_ids
-from parallelbench.training.rows import ByLength, Stream
+from parallelbench.training.sources import ByLength, Stream
 from parallelbench.wiring.conf import CONF
 
 RECORD = "training.json"

@@ -13,10 +13,12 @@ from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.wiring.conf import CONF
 
-PACKAGED = ("experiment", "launcher")  # settings of other groups
+PACKAGED = ("experiment", "launcher", "recipe")  # settings of other groups
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in PACKAGED]
 EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))]
-AUTOREGRESSIVE = ("causal", "tiny_ar")
+AUTOREGRESSIVE = ("causal", "smollm2", "tiny_ar")
+SOURCES = {"suite": "suite.tasks.0.source=rows.jsonl", "data": "data.source=rows.jsonl"}  # files of the user's
+RECIPES = {"learn2pd": "train_filter", "minibatch": "train_filter", "fast_dllm_v2": "train"}
 OTHER_ROOTS = {"objective": "train", "data": "train", "filter": "train_filter"}
 
 
@@ -32,9 +34,21 @@ def test_every_option_composes_and_instantiates(group: str, option: str, tmp_pat
         pass  # it ships, and no other kind of model stands in for it
     elif group == "model":
         overrides.append("model.name_or_path=tiny")  # the published ones are not at hand
+    if option in ("prompts", "rows"):
+        overrides.append(SOURCES[group])
     with initialize_config_module("conf", version_base=None):
         config = compose(OTHER_ROOTS.get(group, "run"), overrides)
     assert instantiate(config[group], _convert_="all") is not None
+
+
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in CONF.glob("recipe/*.yaml")))
+def test_every_recipe_composes_and_instantiates(recipe: str) -> None:
+    root = RECIPES.get(recipe, "distill")
+    sources = ["data.source=rows.jsonl"] if recipe == "fast_dllm_v2" else []
+    with initialize_config_module("conf", version_base=None):
+        config = compose(root, [f"recipe={recipe}", *sources])
+    for part in ("fit", "objective", "data"):
+        assert part not in config or instantiate(config[part], _convert_="all") is not None
 
 
 @pytest.mark.parametrize(("launcher", "target"), [("basic", "BasicLauncher"), ("local", "LocalLauncher")])

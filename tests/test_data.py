@@ -14,7 +14,7 @@ from parallelbench.tasks.base import TRAIN_SEED_MIN, is_held_out
 from parallelbench.tasks.mathematics import Gsm8k
 from parallelbench.tasks.prompts import Prompts
 from parallelbench.training.mixture import TaskMixture, phrases
-from parallelbench.training.rows import ByLength, Mixed, Rows
+from parallelbench.training.sources import ByLength, Mixed, Rows
 from parallelbench.training.trajectories import TrainSplit, train_tasks
 
 TOKENIZER = build_tokenizer(phrases())

@@ -48,7 +48,7 @@ HOMES = {  # libraries, and the only files that import them
 }
 WITHOUT_TORCH = ("parallelbench/tasks/", "parallelbench/records/", "parallelbench/stats/")
 BOUNDS = "parallelbench/stats/bounds.py"  # bounds from posteriors, which are the models'
-SAME_NAMES = {"__init__", "tasks", "soft"}
+SAME_NAMES = {"__init__", "tasks", "soft", "cache"}
 NOT_OURS = "hydra_plugins."  # Hydra takes launchers from there alone
 MAX_LINES, MAX_MODULES = 350, 20
 

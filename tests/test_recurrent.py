@@ -81,7 +81,10 @@ def test_written_and_read_back(model: RecurrentLM, tmp_path) -> None:
     save_recurrent(model, tmp_path / "saved")
     again = load_recurrent(tmp_path / "saved")
     tokens = torch.tensor([PROMPTS[0]])
-    logits = [m.next_logits(tokens, torch.Generator().manual_seed(1)) for m in (model, again)]
+    logits = [
+        m.next_logits(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.Generator().manual_seed(1))
+        for m in (model, again)
+    ]
     torch.testing.assert_close(*logits)
     with pytest.raises(ValueError, match="depth-recurrent"):
         load_recurrent(tmp_path)

@@ -102,7 +102,7 @@ def make_generator(
 
 def lacks(model: object, protocol: type) -> str:
     """A sentence on what a model would need to be benchmarked."""
-    wanted = {name for base in protocol.__mro__ for name in vars(base) if base.__module__ == "dllm.protocols"}
+    wanted = {name for base in protocol.__mro__ for name in vars(base) if base.__module__ == protocol.__module__}
     missing = sorted(name for name in wanted if not name.startswith("_") and name not in dir(model))
     return (
         f"a {type(model).__name__} is no model that can be benchmarked: it has no {', '.join(missing)} (see "

@@ -54,7 +54,7 @@ class TrainSplit:
         if self.task.split == "test" and not is_file(self.task.source):
             raise ValueError(
                 f"task {self.name!r} reads the split 'test' of {self.task.source}, which is the benchmark's; set its "
-                "split to train (suite.tasks.0.split=train), or its source to a JSONL file"
+                "split to train (+suite.tasks.0.split=train), or its source to a JSONL file"
             )
         found = self.task.samples(limit * 2, seed)  # one in 16 is left out
         kept = [sample for sample in found if not is_held_out(question(sample.messages))][:limit]
