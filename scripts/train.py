@@ -90,10 +90,10 @@ def train(config: dict[str, Any]) -> None:
         return sum(float(objective(model, batch, rng)) for batch in held_out) / len(held_out)
 
     folder = Path(config["out_dir"])
-    sessions = folder / "sessions.jsonl"  # a training may go on at another commit
+    starts = folder / "starts.jsonl"  # a training may go on at another commit
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(sessions, "a", encoding="utf-8") as file:
+        with open(starts, "a", encoding="utf-8") as file:
             file.write(json.dumps(provenance()) + "\n")
     logs = Logs(instantiate(config["sink"], _convert_="all") if rank == 0 else {}, folder.name, settings)
     report = fit(
@@ -129,7 +129,7 @@ def train(config: dict[str, Any]) -> None:
         "validation_loss": None if report.validation is None else round(report.validation, 4),
         "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
         **provenance(),
-        "sessions": [json.loads(line) for line in sessions.read_text(encoding="utf-8").splitlines()],
+        "starts": [json.loads(line) for line in starts.read_text(encoding="utf-8").splitlines()],
     }
     (result / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record["final_loss"]), result)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import SMALL, make_model, samples
-from parallelbench.steps import read_traces
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -20,9 +19,10 @@ from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
 from parallelbench.methods.autoregressive import Autoregressive
 from parallelbench.methods.diffusion_forcing import DiffusionForcing
-from parallelbench.run import execute, prepare, start
+from parallelbench.records.trace import TRACES
 from parallelbench.run.generator import make_generator
-from parallelbench.run.processes import ALONE
+from parallelbench.run.job import prepare
+from parallelbench.run.resume import open_job
 from parallelbench.tasks.base import Sample
 
 FIT = {"cache": NO_CACHE, "stop": StrictEos(), "block_len": None, "seed": 0}
@@ -50,11 +50,12 @@ def test_an_ideal_model_is_benchmarked(k: Any, score: float, tmp_path: Path) -> 
     sizes = {"limit": 3, "seed": 0, "batch_size": 2, "gen_len": None, "traces": 1}
     config = {"out_dir": str(tmp_path / "run"), "decoder": {}, "suite": {}, "batch_size": 2}
     job = prepare(generator, [Shuffle()], config=config, choices={}, **sizes)
-    run = execute(job, start(job), ALONE)
+    with open_job(job) as opened:
+        run = opened.decode()
     assert [record.scores["score"] for record in run.records] == [score] * 3
     assert {record.nfe for record in run.records} == {4 if k == 1 else 1}
     assert run.info["model"] == "ideal" and run.info["parameters"] == 0 and run.info["dtype"] == "float64"
-    assert list(read_traces(tmp_path / "run")) == ["shuffle-0"]
+    assert list(TRACES.read(tmp_path / "run")[0]) == ["shuffle-0"]
 
 
 def test_identities_tell_models_from_each_other() -> None:
