@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dllm.checkpoint import ASSETS
-from dllm.gate import Gate
+from dllm.layers import Gate
 from dllm.model import DiffusionLM
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
-from dllm.gate import Gate
 from dllm.kv import ColumnCache
-from dllm.mix import NeighbourMix
+from dllm.layers import Gate, NeighbourMix
 from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec

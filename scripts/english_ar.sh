@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains smollm2-ar: SmolLM2-135M with a LoRA adapter, by the next-token loss on all tasks and on its own chat answers.
-# Needs models/smollm2 (python -m dllm.smollm2 models/smollm2). Killed, the same command goes on.
+# Needs models/smollm2 (python -m dllm.training.smollm2 models/smollm2). Killed, the same command goes on.
 set -euo pipefail
 runs=results/runs/english
 [ -f $runs/prompts.jsonl ] || python scripts/chat_prompts.py $runs/prompts.jsonl

