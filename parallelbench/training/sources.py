@@ -6,7 +6,7 @@ validation split.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, runtime_checkable
@@ -327,14 +327,17 @@ class ByLength:
     stream: Stream
     window: int
     pad_id: int
+    _last: dict[int, Batch] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def batch(self, step: int) -> Batch:
         first = step - step % self.window
-        batches = [self.stream.batch(first + i) for i in range(self.window)]
-        whole = join_batches(batches, self.pad_id)
-        order = whole.end.argsort(stable=True)
-        size = len(batches[0].end)
-        return take_rows(whole, order[(step - first) * size : (step - first + 1) * size])
+        if first not in self._last:
+            whole = join_batches([self.stream.batch(first + i) for i in range(self.window)], self.pad_id)
+            self._last.clear()
+            self._last[first] = take_rows(whole, whole.end.argsort(stable=True))
+        whole, place = self._last[first], step - first
+        size = len(whole.end) // self.window
+        return take_rows(whole, torch.arange(place * size, (place + 1) * size))
 
     def validation(self, batches: int) -> list[Batch]:
         return self.stream.validation(batches)
