@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 import dllm
 from dllm.checkpoint import ASSETS
 from dllm.training.fit import FitConfig, fit
+from dllm.training.lora import Lora
 from dllm.training.masking import content_columns, mask_response
 from dllm.training.objectives import Batch, BlockDiffusion, MaskedDiffusion, NextToken
 from dllm.training.scratch import scratch_causal
@@ -275,3 +276,40 @@ def test_the_training_command_trains_and_continues(tmp_path) -> None:
         dllm.load(tmp_path / name / "model").full_logits(canvas, prompt_len) for name in ("first", "second")
     )
     assert first.equal(second)  # a learning rate of 0 leaves the weights it started from
+
+
+def test_schedules_end_where_they_say() -> None:
+    for schedule, middle in (("linear", 0.55), ("cosine", 0.55), ("constant", 1.0)):
+        config = FitConfig(steps=100, warmup=10, schedule=schedule, decay=0.4, floor=0.1)
+        assert config.lr_scale(4) == pytest.approx(0.5) and config.lr_scale(50) == 1.0
+        assert config.lr_scale(80) == pytest.approx(middle)
+    assert FitConfig(steps=100, schedule="cosine", decay=0.4, floor=0.1).lr_scale(99) < 0.11
+    for wrong in ({"betas": [0.9]}, {"floor": 2.0}, {"clip": 0.0}, {"adamw_lr": float("nan")}, {"validate_every": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            FitConfig(**wrong)
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_forgotten_activations_change_no_weight_and_frozen_ones_stay(tmp_path, adapter: bool) -> None:
+    canvas = torch.randint(0, 40, (8, 12), generator=torch.Generator().manual_seed(1))
+    batch = Batch(canvas, torch.full((8,), 4), torch.full((8,), 12), torch.full((8,), 12))
+
+    def trained(**settings) -> dict[str, torch.Tensor]:
+        model, objective = make_model("full"), MaskedDiffusion()
+        if adapter:
+            Lora(r=2).inject(model, 0)
+        config = FitConfig(steps=3, warmup=1, muon_lr=None, adamw_lr=0.01, **settings)
+        fit(model, lambda step, rng: objective(model, batch, rng), config, tmp_path / str(len(settings)))
+        return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    before = make_model("full").state_dict()
+    plain, forgetful = trained(), trained(checkpointing=True)
+    assert plain.keys() == forgetful.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(forgetful[name], tensor)
+    if not adapter:
+        frozen = trained(frozen=["embed_tokens"], clip=None)
+        moved = {name for name, tensor in frozen.items() if not tensor.equal(before[name])}
+        assert moved and not any("embed_tokens" in name for name in moved)
+        with pytest.raises(ValueError, match=r"frozen='nothing' finds no parameter"):
+            trained(frozen=["nothing"], clip=1.0, seed=3)

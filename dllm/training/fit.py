@@ -258,7 +258,7 @@ def _forget_activations(model: nn.Module) -> None:
     stacks = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     if not any(stack.supports_gradient_checkpointing for stack in stacks):
         raise ValueError("checkpointing=true: this model cannot compute its activations again")
-    stacks[0].gradient_checkpointing_enable({"use_reentrant": False})
+    stacks[0].activation_checkpointing_enable()
     if any(not parameter.requires_grad for parameter in stacks[0].parameters()):
         stacks[0].enable_input_require_grads()  # frozen embeddings would cut the backward short
 
