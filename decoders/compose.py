@@ -102,6 +102,11 @@ class Decoder:
         return any(part.needs_reference for part in self.tree())
 
     @property
+    def needs_decided(self) -> bool:
+        """Whether a step needs the logits of positions that are decided already."""
+        return self.revise is not None or any(part.needs_decided for part in self.tree())
+
+    @property
     def identity(self) -> str:
         """Tells the decoder's learned weights from others; empty without any."""
         return "".join(part.identity for part in self.tree())

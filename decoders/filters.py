@@ -6,6 +6,8 @@ A filter changes the distribution that candidates are drawn from and that confid
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from decoders.logits import Logits
 from decoders.types import LogitTransform, Memory, View
 
@@ -21,7 +23,7 @@ class Temperature(LogitTransform):
             raise ValueError(f"t={self.t}; a temperature here is positive (greedy: the decoder's temperature=0)")
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        return Logits(logits.values / self.t)
+        return logits.each(lambda values: values / self.t)
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,11 @@ class TopK(LogitTransform):
             raise ValueError(f"k={self.k}; keep at least 1 token")
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        values = logits.values
-        least = values.topk(min(self.k, values.shape[-1]), dim=-1).values[..., -1:]
-        return Logits(values.masked_fill(values < least, float("-inf")))
+        def kept(values: Tensor) -> Tensor:
+            least = values.topk(min(self.k, values.shape[-1]), dim=-1).values[..., -1:]
+            return values.masked_fill(values < least, float("-inf"))
+
+        return logits.each(kept)
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,10 @@ class TopP(LogitTransform):
             raise ValueError(f"p={self.p}; a probability mass lies in (0, 1]")
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        least = logits.nucleus(self.p)[..., None]
-        return Logits(logits.values.masked_fill(logits.values < least, float("-inf")))
+        def kept(values: Tensor, least: Tensor) -> Tensor:
+            return values.masked_fill(values < least[:, None], float("-inf"))
+
+        return logits.each(kept, logits.nucleus(self.p))
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,10 @@ class BanEos(LogitTransform):
     ids: tuple[int, ...] | None = None
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        values = logits.values.clone()
-        for token_id in self.ids or view.spec.eos_ids:
-            values[..., token_id] = float("-inf")
-        return Logits(values)
+        def kept(values: Tensor) -> Tensor:
+            values = values.clone()
+            for token_id in self.ids or view.spec.eos_ids:
+                values[:, token_id] = float("-inf")
+            return values
+
+        return logits.each(kept)

@@ -4,38 +4,101 @@ A vocabulary has 10^5 tokens, so a pass over the logits costs as much as all the
 bonus (`boosted`) therefore corrects the statistics instead of passing over the sum again.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 
 class Logits:
-    """Logits `[B, W, V]` in float32 (float64 stays), MASK at -inf. Never changed in place."""
+    """Logits `[B, W, V]` in float32 (float64 stays), MASK at -inf. Never changed in place.
 
-    def __init__(self, values: Float[Tensor, "B W V"], boost: "_Boost | None" = None) -> None:
-        """boost: what is added to the values; they are summed only when somebody asks for all of them."""
-        self._dense = values if values.dtype == torch.float64 else values.float()
-        self._boost = boost
+    Those of some positions may not be there, because nobody asked for them. Every statistic is 0 at these.
+    """
+
+    def __init__(self, values: Float[Tensor, "B W V"]) -> None:
+        self.shape = values.shape
+        self._pieces = (_Piece(_in_float(values).flatten(0, 1), None),)
+        self._boost: _Boost | None = None
+
+    @classmethod
+    def of(
+        cls,
+        batch: int,
+        width: int,
+        pieces: Sequence[tuple[Int[Tensor, " R"], Int[Tensor, "R F"], Float[Tensor, "R F V"]]],
+    ) -> "Logits":
+        """Logits of some positions of `batch` windows of `width`: each piece has rows, their positions (one may come
+        twice), and the logits there."""
+        self = cls.__new__(cls)
+        self.shape = torch.Size((batch, width, pieces[0][2].shape[-1]))
+        self._pieces = tuple(
+            _Piece(_in_float(values).flatten(0, 1), (rows[:, None] * width + place).flatten())
+            for rows, place, values in pieces
+        )
+        self._boost = None
+        return self
 
     @cached_property
     def values(self) -> Float[Tensor, "B W V"]:
-        return self._dense if self._boost is None else self._boost.values()
-
-    @property
-    def shape(self) -> torch.Size:
-        return self._dense.shape
+        """The logits, 0 where they are not there: as large as all of them, unless they are."""
+        if self._boost is not None:
+            return self._boost.values()
+        (first, *rest) = self._pieces
+        if first.index is None:
+            return first.values.view(self.shape)
+        dense = first.values.new_zeros((self.shape[0] * self.shape[1], self.shape[2]))
+        for piece in (first, *rest):
+            dense[piece.index] = piece.values
+        return dense.view(self.shape)
 
     @property
     def device(self) -> torch.device:
-        return self._dense.device
+        return self._pieces[0].values.device
+
+    def each(self, function: Callable[..., Tensor], *tensors: Shaped[Tensor, "B W ..."]) -> "Logits":
+        """Other logits where these are: `function` of those of N positions `[N, V]` and what `tensors` hold there."""
+        other = Logits.__new__(Logits)
+        other.shape, other._boost = self.shape, None
+        other._pieces = tuple(
+            replace(piece, values=function(values, *at)) for piece, values, *at in self._split(*tensors)
+        )
+        return other
+
+    def _split(self, *tensors: Shaped[Tensor, "B W ..."]) -> Iterator[tuple["_Piece", Tensor, *tuple[Tensor, ...]]]:
+        """Each piece with its logits, boosted, and what `tensors` hold at its positions."""
+        pieces = self._pieces if self._boost is None else Logits(self.values)._pieces
+        flat = [tensor.flatten(0, 1) for tensor in tensors]
+        for piece in pieces:
+            yield piece, piece.values, *(t if piece.index is None else t[piece.index] for t in flat)
+
+    def _by_position(
+        self, function: Callable[..., tuple[Tensor, ...]], *tensors: Shaped[Tensor, "B W ..."]
+    ) -> list[Tensor]:
+        """`function` of logits `[N, V]` and what `tensors` hold there, on all positions at once or, on a CPU with a
+        large vocabulary, in parts.
+
+        There a softmax with its maximum takes 0.65 instead of 1.6 times one plain softmax over everything.
+        """
+        batch, width, vocab = self.shape
+        found: list[Tensor] = []
+        for piece, *here in self._split(*tensors):
+            number = len(here[0]) if here[0].is_cuda else max(1, _PIECE // vocab)
+            parts = [function(*part) for part in zip(*(tensor.split(number) for tensor in here), strict=True)]
+            results = [torch.cat(part) if len(part) > 1 else part[0] for part in zip(*parts, strict=True)]
+            if piece.index is None:
+                return [result.unflatten(0, (batch, width)) for result in results]
+            found = found or [result.new_zeros((batch * width, *result.shape[1:])) for result in results]
+            for whole, result in zip(found, results, strict=True):
+                whole[piece.index] = result
+        return [whole.unflatten(0, (batch, width)) for whole in found]
 
     @cached_property
     def _best(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"]]:
-        prob, tokens = _by_position(lambda values: tuple(values.softmax(-1).max(-1)), self.values)
+        prob, tokens = self._by_position(lambda values: tuple(values.softmax(-1).max(-1)))
         return prob, tokens
 
     @cached_property
@@ -53,7 +116,9 @@ class Logits:
 
     def at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
         """Logits of given tokens."""
-        return self.values.gather(-1, tokens) if self._boost is None else self._boost.at(tokens)
+        if self._boost is not None:
+            return self._boost.at(tokens)
+        return self._by_position(lambda values, tokens: (values.gather(-1, tokens),), tokens)[0]
 
     def prob(self, tokens: Int[Tensor, "B W"]) -> Float[Tensor, "B W"]:
         """Probabilities of given tokens."""
@@ -65,9 +130,13 @@ class Logits:
 
     def margin(self) -> Float[Tensor, "B W"]:
         """Probability of the likeliest token minus that of the second."""
-        (best,) = _by_position(lambda values: (values.topk(2, dim=-1).values,), self.values)
-        first, second = (best - self.log_norm[..., None]).exp().unbind(-1)
+        first, second = (self.two_best - self.log_norm[..., None]).exp().unbind(-1)
         return first - second
+
+    @cached_property
+    def two_best(self) -> Float[Tensor, "B W 2"]:
+        """The two largest logits, the largest first."""
+        return self._by_position(lambda values: (values.topk(2, dim=-1).values,))[0]
 
     @cached_property
     def entropy(self) -> Float[Tensor, "B W"]:
@@ -77,7 +146,7 @@ class Logits:
             log_prob = (values - log_norm[..., None]).clamp_(min=-1e4)  # 0 * -inf would be nan
             return (-torch.linalg.vecdot(log_prob.exp(), log_prob),)
 
-        return _by_position(entropies, self.values, self.log_norm)[0]
+        return self._by_position(entropies, self.log_norm)[0]
 
     def sample(self, draw: Float[Tensor, "B W"], temperature: float) -> Int[Tensor, "B W"]:
         """Tokens of the tempered distribution by inverse CDF; draw: uniform in (0, 1), float64.
@@ -93,7 +162,7 @@ class Logits:
             target = (draw[:, None] * total).clamp(max=total * (1 - 2**-52))
             return (torch.searchsorted(cumulated, target, right=True)[:, 0],)
 
-        return _by_position(choose, self.values, self.top[0], draw)[0]
+        return self._by_position(choose, self.top[0], draw)[0]
 
     def nucleus(self, p: float) -> Float[Tensor, "B W"]:
         """The least logit of the fewest likeliest tokens whose probabilities reach p."""
@@ -104,7 +173,7 @@ class Logits:
             before = prob.cumsum(-1).sub_(prob)
             return (ordered.masked_fill_(before >= p, float("inf")).amin(-1),)
 
-        return _by_position(least, self.values, self.log_norm)[0]
+        return self._by_position(least, self.log_norm)[0]
 
     def probs(self) -> Float[Tensor, "B W V"]:
         """All probabilities: one new logits-sized tensor."""
@@ -112,7 +181,9 @@ class Logits:
 
     def boosted(self, tokens: Int[Tensor, "B W K"], bonus: Float[Tensor, "B W K"]) -> "Logits":
         """These logits plus a bonus >= 0 for a few tokens per position, all different where the bonus is not 0."""
-        return Logits(self.values, _Boost(self, tokens, bonus))
+        boosted = self.each(lambda values: values)
+        boosted._boost = _Boost(self, tokens, bonus)
+        return boosted
 
 
 @dataclass(frozen=True)
@@ -143,16 +214,16 @@ class _Boost:
         return self.base.at(tokens) + (same * self.bonus[..., None, :]).sum(-1)
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Logits `[N, V]`, and the place of each position among the B * W of all windows; None: all of them in order."""
+
+    values: Float[Tensor, "N V"]
+    index: Int[Tensor, " N"] | None
+
+
 _PIECE = 2**22  # elements; small enough that its temporaries are reused, not mapped anew
 
 
-def _by_position(function: Callable[..., tuple[Tensor, ...]], *tensors: Float[Tensor, "B W ..."]) -> list[Tensor]:
-    """`function` of `[N, ...]` tensors, on all positions at once or, on a CPU with a large vocabulary, in pieces.
-
-    There a softmax with its maximum takes 0.65 instead of 1.6 times one plain softmax over everything.
-    """
-    batch, width = tensors[0].shape[:2]
-    flat = [tensor.flatten(0, 1) for tensor in tensors]
-    rows = batch * width if flat[0].is_cuda else max(1, _PIECE // flat[0].shape[-1])
-    parts = [function(*pieces) for pieces in zip(*(tensor.split(rows) for tensor in flat), strict=True)]
-    return [torch.cat(list(part)).unflatten(0, (batch, width)) for part in zip(*parts, strict=True)]
+def _in_float(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()

@@ -2,11 +2,11 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from decoders.compose import Decoder, check_is_decoder
@@ -15,13 +15,13 @@ from decoders.rules.basic import FixedK
 from decoders.state import NEVER, DecodeState, responses
 from decoders.stop import StopRule, check_is_stop_rule
 from decoders.types import Shape, Update, View
-from dllm.cache import CacheStrategy, Plan, WindowCache
+from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
 from dllm.protocols import Denoiser, ShadowDenoiser
 
 NO_CACHE = WindowCache(before=None, after=None)
 ONE_TOKEN = Decoder(FixedK(1))
 
-OnStep = Callable[[DecodeState, View, Update], None]  # the view's logits may be overwritten by the next step
+OnStep = Callable[[DecodeState, View, Update], None]  # its view has the logits of the whole window
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ def decode(
     if reference is not None:
         state.expect_(reference)
     kv, memory, logits = model.new_kv(state.prompt_len, state.canvas.shape[1]), None, None
+    whole = decoder.needs_decided or on_step is not None
 
     while not (progress := state.progress()).done.all():
         shadow, state.eos_ahead, plans = None, None, []
@@ -109,13 +110,14 @@ def decode(
             assert isinstance(model, ShadowDenoiser), "check_parts refuses others"
             logits, shadow = _forward_with_shadow(model, state)
         else:
-            plans = list(cache.plan(progress, model.spec))
-            if all(plan.want is None for plan in plans):
+            questions = [_Question.of(plan, progress, whole) for plan in cache.plan(progress, model.spec)]
+            questions = [question.to(state.canvas.device) for question in questions]
+            plans = [question.plan for question in questions]
+            if all(question.kept is None for question in questions):
                 logits = None  # free the last step's before the forward
-            logits = _forward_windows(model, state, kv, plans, logits, stop.looks == "query")
+            logits = _forward_windows(model, state, kv, questions, logits, stop.looks == "query")
         if memory is None:
-            batch, window, vocab = logits.shape
-            memory = decoder.init(Shape(batch, window, vocab, logits.device))
+            memory = decoder.init(Shape(*logits.shape, logits.device))
         partial = [plan for plan in plans if plan.only]
         view = state.view(logits, shadow, partial)
         if stop.looks is not None:
@@ -147,16 +149,58 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
         )
 
 
+@dataclass(frozen=True)
+class _Question:
+    """What a plan's forward is asked for.
+
+    want: columns whose logits it gives, `[R, F]`; a shorter row repeats its last one. complete: they are all columns of
+    all windows in order. kept: columns of the windows of `rows` that keep the logits of an earlier forward, padded
+    likewise, or None.
+    """
+
+    plan: Plan
+    want: Int[Tensor, "R F"]
+    complete: bool = False
+    rows: Int[Tensor, " K"] | None = None
+    kept: Int[Tensor, "K G"] | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, progress: Progress, whole: bool) -> "_Question":
+        """whole: asks for all of the window, also what is decided."""
+        if plan.only:
+            assert plan.want is not None
+            return cls(plan, plan.want)
+        window = progress.start[plan.rows, None] + torch.arange(progress.window)
+        needed = torch.zeros_like(progress.masked[plan.rows]).scatter_(1, window, True)
+        if not whole:
+            needed = needed & progress.masked[plan.rows]
+        if plan.want is None:
+            return cls(plan, pack(needed), plan.all_rows and int(needed.sum()) == window.numel())
+        given = torch.zeros_like(needed).scatter_(1, plan.want, True)
+        kept = needed & ~given
+        rows = kept.any(1).nonzero()[:, 0]
+        return cls(plan, pack(needed & given), False, plan.rows[rows], pack(kept[rows]) if len(rows) else None)
+
+    def to(self, device: torch.device) -> "_Question":
+        rows, kept = (None if t is None else t.to(device, non_blocking=True) for t in (self.rows, self.kept))
+        want = self.want.to(device, non_blocking=True)
+        return replace(self, plan=self.plan.to(device), want=want, rows=rows, kept=kept)
+
+
 def _forward_windows(
-    model: Denoiser, state: DecodeState, kv: Any, plans: Iterable[Plan], before: Tensor | None, look_ahead: bool
-) -> Float[Tensor, "B W V"]:
-    """Logits for every row's window; counts NFE and queried columns. Columns that no plan wants keep their logits in
-    `before`, which is overwritten; those of rows that are done mean nothing. look_ahead: asks for the logits of all
-    queried columns too and notes where they expect EOS."""
-    columns, soft, logits = state.columns, state.soft_input, before
-    for plan in [plan.to(state.canvas.device) for plan in plans]:  # all before the first forward, not behind it
+    model: Denoiser,
+    state: DecodeState,
+    kv: Any,
+    questions: Iterable[_Question],
+    before: Logits | None,
+    look_ahead: bool,
+) -> Logits:
+    """Logits of the windows where the questions ask for them; counts NFE and queried columns. before: the last step's.
+    look_ahead: asks for the logits of all queried columns too and notes where they expect EOS."""
+    columns, soft, pieces = state.columns, state.soft_input, []
+    for question in questions:
+        plan, want = question.plan, question.want
         extra = {} if soft is None else {"soft": soft[plan.rows]}
-        want = columns[plan.rows] if plan.want is None else plan.want
         ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else want[:, :0]
         part = model.logits(state.canvas, plan, torch.cat([want, ahead], 1), end=state.visible_end, kv=kv, **extra)
         part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
@@ -165,26 +209,25 @@ def _forward_windows(
             state.expect_eos_(plan.rows, ahead, Logits(beyond), pending)
         state.nfe[plan.rows] += 1
         state.queried[plan.rows] += plan.num_queried * model.passes
-        if plan.want is None and plan.all_rows:
-            return part
-        if logits is None:
-            assert plan.want is None or plan.only, "a row's first forward wants its whole window"
-            logits = part.new_zeros((*columns.shape, part.shape[-1]))
-        logits[plan.rows[:, None], want - columns[plan.rows, :1]] = part
-    assert logits is not None, "a cache strategy must plan for every row that is not done"
-    return logits
+        if question.complete:
+            return Logits(part)
+        pieces.append((plan.rows, want - columns[plan.rows, :1], part))
+        if question.rows is not None and question.kept is not None:
+            assert before is not None, "a row's first forward wants its whole window"
+            place = question.kept - columns[question.rows, :1]
+            pieces.append((question.rows, place, before.values[question.rows[:, None], place]))
+    assert pieces, "a cache strategy must plan for every row that is not done"
+    return Logits.of(*columns.shape, pieces)
 
 
-def _forward_with_shadow(
-    model: ShadowDenoiser, state: DecodeState
-) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W"]]:
+def _forward_with_shadow(model: ShadowDenoiser, state: DecodeState) -> tuple[Logits, Float[Tensor, "B W"]]:
     """One forward over the whole canvas and a shadow of the window; its columns count as queried too."""
     columns = state.columns
     logits, shadow = model.shadow_logits(state.canvas, columns, state.prompt_len, state.end)
     live = ~state.done
     state.nfe += live
     state.queried += live * (state.end + state.window) * model.passes
-    return logits, Logits(shadow).prob(state.canvas.gather(1, columns))
+    return Logits(logits), Logits(shadow).prob(state.canvas.gather(1, columns))
 
 
 def _results(state: DecodeState) -> list[DecodedRow]:

@@ -165,9 +165,7 @@ class DecodeState:
         columns = self.columns
         return SoftInput(self.soft, columns, self.pending.gather(1, columns) & (self.step > 0)[:, None])
 
-    def view(
-        self, logits: Float[Tensor, "B W V"], shadow: Float[Tensor, "B W"] | None = None, partial: Sequence[Plan] = ()
-    ) -> View:
+    def view(self, logits: Logits, shadow: Float[Tensor, "B W"] | None = None, partial: Sequence[Plan] = ()) -> View:
         """What the decoder may see of this step. partial: plans of rows that may decide their wanted columns only."""
         columns = self.columns
         tokens = self.canvas.gather(1, columns)
@@ -178,7 +176,7 @@ class DecodeState:
             masked[plan.rows] &= (columns[plan.rows, :, None] == plan.want[:, None]).any(2)
         noise = Noise(self.seeds, self.nfe.clone())  # the loop counts forwards in place
         reference = None if self.reference is None else self.reference.gather(1, columns)
-        return View(tokens, masked, live, Logits(logits), self.step, noise, self.spec, shadow, reference)
+        return View(tokens, masked, live, logits, self.step, noise, self.spec, shadow, reference)
 
     def expect_eos_(
         self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits, where: Bool[Tensor, "R N"]

@@ -138,7 +138,7 @@ def _view(step: int, block_len: int, seed: int = 0) -> View:
     logits, shadow = logits + torch.randn(logits.shape, generator=rng), torch.rand(3, block_len, generator=rng)
     steps = torch.full((3,), step)
     state.reference = torch.randint(0, VOCAB - 1, canvas.shape, generator=rng)
-    return replace(state.view(logits, shadow), step=steps, noise=Noise(state.seeds, steps))
+    return replace(state.view(Logits(logits), shadow), step=steps, noise=Noise(state.seeds, steps))
 
 
 def _check_declared(decoder: Decoder, block_len: int) -> None:

@@ -35,8 +35,9 @@ class View:
     """All that a decoder may know of a step: its window, no model, no cache, no neighbours in the batch.
 
     tokens: the window. masked: positions to be filled. live: positions that may be written (response, before the live
-    end, row not done); masked implies live. logits: for the window, MASK at -inf. step: forwards made in this window
-    before; at 0 a row's memory starts anew. noise: randomness that depends on the row, not on its place in the batch.
+    end, row not done); masked implies live. logits: for the window, MASK at -inf; those of decided
+    positions only for a decoder that asks for them (`Part.needs_decided`). step: forwards made in this window before;
+    at 0 a row's memory starts anew. noise: randomness that depends on the row, not on its place in the batch.
     spec: the model's special ids. shadow: probability of each present token where the model cannot see it, for a
     decoder that asks for it (`Part.needs_shadow`). reference: what one token per forward would write here, for one
     that asks for it (`Part.needs_reference`).
@@ -87,11 +88,13 @@ class Part:
 
     needs_shadow: it reads `View.shadow`, which costs columns of the same forward and works with cache=none only.
     needs_reference: it reads `View.reference`, for which the loop decodes every prompt once before.
+    needs_decided: it reads logits at positions that are decided already. A decoder with a revision gets them anyway.
     steps: forwards per window that it was given, 0 where it plans none. A row gets twice as many before it is given up.
     """
 
     needs_shadow: ClassVar[bool] = False
     needs_reference: ClassVar[bool] = False
+    needs_decided: ClassVar[bool] = False
     steps: int = 0
 
     @property

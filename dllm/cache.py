@@ -310,7 +310,7 @@ def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[Tensor, " B"]) 
         rows = some.nonzero()[:, 0]
         if len(rows):
             columns, want = before[rows], progress.start[rows, None][:, :number]
-            yield Plan(rows, _packed(columns), columns.sum(1), len(rows) == len(some), want, only=True)
+            yield Plan(rows, pack(columns), columns.sum(1), len(rows) == len(some), want, only=True)
 
 
 def _dilated(where: Bool[Tensor, "B T"], by: int) -> Bool[Tensor, "B T"]:
@@ -338,13 +338,13 @@ def _plans(
     for chosen, columns, wanted in ((refresh, wide, None), (~refresh, narrow, want)):
         rows = (chosen & ~progress.done).nonzero()[:, 0]
         if len(rows):
-            wanted = None if wanted is None else _packed(wanted[rows])
+            wanted = None if wanted is None else pack(wanted[rows])
             columns = columns[rows]
-            yield Plan(rows, _packed(columns), columns.sum(1), len(rows) == batch, wanted, keep)
+            yield Plan(rows, pack(columns), columns.sum(1), len(rows) == batch, wanted, keep)
 
 
-def _packed(where: Bool[Tensor, "R T"]) -> Int[Tensor, "R Q"]:
-    """The columns of `where`, ascending; a shorter row repeats its last one."""
+def pack(where: Bool[Tensor, "R T"]) -> Int[Tensor, "R Q"]:
+    """The columns of `where`, ascending; a shorter row repeats its last one. Each row has one."""
     length, count = where.shape[1], where.sum(1)
     columns = torch.where(where, torch.arange(length), length).sort(1).values[:, : int(count.max())]
     return torch.minimum(columns, columns.gather(1, count[:, None] - 1))

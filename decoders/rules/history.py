@@ -188,7 +188,7 @@ class Prophet(CommitRule):
         return self.base.init(shape)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        first, second = view.logits.values.topk(2, dim=-1).values.unbind(-1)
+        first, second = view.logits.two_best.unbind(-1)
         masks = view.masked.sum(1)
         gap = ((first - second) * view.masked).sum(1) / masks.clamp(min=1)
         live = view.live.sum(1)
