@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -170,16 +171,21 @@ class _Question:
         if plan.only:
             assert plan.want is not None
             return cls(plan, plan.want)
-        window = progress.start[plan.rows, None] + torch.arange(progress.window)
-        needed = torch.zeros_like(progress.masked[plan.rows]).scatter_(1, window, True)
+        rows = plan.rows.numpy()
+        window = progress.start[rows, None] + np.arange(progress.window)
+        needed = np.zeros((len(rows), progress.masked.shape[1]), dtype=bool)
+        np.put_along_axis(needed, window, True, 1)
         if not whole:
-            needed = needed & progress.masked[plan.rows]
+            needed &= progress.masked[rows]
         if plan.want is None:
-            return cls(plan, pack(needed), plan.all_rows and int(needed.sum()) == window.numel())
-        given = torch.zeros_like(needed).scatter_(1, plan.want, True)
-        kept = needed & ~given
-        rows = kept.any(1).nonzero()[:, 0]
-        return cls(plan, pack(needed & given), False, plan.rows[rows], pack(kept[rows]) if len(rows) else None)
+            return cls(plan, torch.from_numpy(pack(needed)), plan.all_rows and int(needed.sum()) == window.size)
+        given = np.zeros_like(needed)
+        np.put_along_axis(given, plan.want.numpy(), True, 1)
+        want, kept = torch.from_numpy(pack(needed & given)), needed & ~given
+        some = np.flatnonzero(kept.any(1))
+        if not len(some):
+            return cls(plan, want)
+        return cls(plan, want, False, torch.from_numpy(rows[some]), torch.from_numpy(pack(kept[some])))
 
     def to(self, device: torch.device) -> "_Question":
         rows, kept = (None if t is None else t.to(device, non_blocking=True) for t in (self.rows, self.kept))

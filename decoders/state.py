@@ -115,15 +115,12 @@ class DecodeState:
         return state
 
     def progress(self) -> Progress:
-        """A copy on the CPU: the one transfer of a step."""
+        """A copy on the host: the one transfer of a step."""
         numbers = (self.prompt_len, self.start, self.visible_end, self.step, self.first, self.previous, self.done)
-        masked = (self.pending + 2 * self.fresh).to(self.start.dtype)
-        packed = torch.cat([torch.stack(numbers, 1), masked], 1).cpu()
-        prompt_len, start, end, step, first, previous, done = packed[:, : len(numbers)].unbind(1)
-        masked = packed[:, len(numbers) :]
-        return Progress(
-            prompt_len, start, end, step, first.bool(), previous, done.bool(), masked % 2 == 1, masked > 1, self.window
-        )
+        packed = torch.cat([torch.stack(numbers, 1), self.pending + 2 * self.fresh], 1).cpu().numpy()
+        prompt_len, start, end, step, first, previous, done = packed[:, : len(numbers)].T
+        masked, fresh = packed[:, len(numbers) :] & 1, packed[:, len(numbers) :] & 2
+        return Progress(prompt_len, start, end, step, first > 0, previous, done > 0, masked > 0, fresh > 0, self.window)
 
     @property
     def visible_end(self) -> Int[Tensor, " B"]:

@@ -171,6 +171,19 @@ def _check_declared(decoder: Decoder, block_len: int) -> None:
             f"a part reads View.{name} and does not declare needs_{name}"
         )
 
+    rng = torch.Generator().manual_seed(1)
+    decided = view.masked & (torch.rand(view.masked.shape, generator=rng) < 0.5)
+    half = replace(view, tokens=torch.where(decided, 1, view.tokens), masked=view.masked & ~decided)
+    elsewhere = view.logits.values + decided[..., None] * torch.randn(view.logits.shape, generator=rng)
+    given, other = _step(decoder, half), _step(decoder, replace(half, logits=Logits(elsewhere)))
+    assert decoder.needs_decided or (other.write.equal(given.write) and _written(other).equal(_written(given))), (
+        "a part reads logits of decided positions and does not declare needs_decided"
+    )
+
+
+def _written(update: Update) -> Tensor:
+    return torch.where(update.write, update.tokens, 0)
+
 
 def _values(part: Part) -> Iterator[object]:
     """What a part holds, also in sequences."""

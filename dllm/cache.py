@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -37,6 +38,19 @@ class Plan:
     keep: bool = True
     only: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        rows: Int[np.ndarray, " R"],
+        query: Bool[np.ndarray, "R T"],
+        all_rows: bool,
+        want: Int[np.ndarray, "R F"] | None = None,
+        **options: bool,
+    ) -> "Plan":
+        """The plan to recompute the columns of `query`."""
+        numbers = (torch.from_numpy(number) for number in (rows, pack(query), query.sum(1)))
+        return cls(*numbers, all_rows, None if want is None else torch.from_numpy(want), **options)
+
     def to(self, device: torch.device) -> "Plan":
         move = partial(Tensor.to, device=device, non_blocking=True)
         want = None if self.want is None else move(self.want)
@@ -47,7 +61,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where each row stands, on the CPU, so that planning never waits for the device.
+    """Where each row stands, on the host, so that planning never waits for the device.
 
     start: the window's first column; end: the live end (exclusive); step: forwards already made in this window (0:
     just entered); first: rows in their first window, of which no K/V exists yet at step 0; previous: start of the
@@ -55,27 +69,27 @@ class Progress:
     written by the last forward, so that their K/V is that of another token. window: columns per window.
     """
 
-    prompt_len: Int[Tensor, " B"]
-    start: Int[Tensor, " B"]
-    end: Int[Tensor, " B"]
-    step: Int[Tensor, " B"]
-    first: Bool[Tensor, " B"]
-    previous: Int[Tensor, " B"]
-    done: Bool[Tensor, " B"]
-    masked: Bool[Tensor, "B T"]
-    fresh: Bool[Tensor, "B T"]
+    prompt_len: Int[np.ndarray, " B"]
+    start: Int[np.ndarray, " B"]
+    end: Int[np.ndarray, " B"]
+    step: Int[np.ndarray, " B"]
+    first: Bool[np.ndarray, " B"]
+    previous: Int[np.ndarray, " B"]
+    done: Bool[np.ndarray, " B"]
+    masked: Bool[np.ndarray, "B T"]
+    fresh: Bool[np.ndarray, "B T"]
     window: int
 
     @property
-    def stop(self) -> Int[Tensor, " B"]:
+    def stop(self) -> Int[np.ndarray, " B"]:
         """The column after the window."""
         return self.start + self.window
 
-    def between(self, low: Int[Tensor, " B"] | int, high: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
+    def between(self, low: Int[np.ndarray, " B"] | int, high: Int[np.ndarray, " B"]) -> Bool[np.ndarray, "B T"]:
         """Canvas columns of `[low, high)`, before the live end."""
-        columns = torch.arange(self.masked.shape[1])
+        columns = np.arange(self.masked.shape[1])
         low = low if isinstance(low, int) else low[:, None]
-        return (columns >= low) & (columns < torch.minimum(high, self.end)[:, None])
+        return (columns >= low) & (columns < np.minimum(high, self.end)[:, None])
 
 
 @runtime_checkable
@@ -129,16 +143,16 @@ class WindowCache:
         floor = _frozen(progress, spec, self.freeze_prompt)
         refresh = _refreshes(progress, self.refresh_every) | (progress.first & (progress.step < self.warmup))
         shift = spec.shift * self.look_back
-        low = floor if self.before is None else torch.maximum(start - self.before - shift, floor)
-        high = end if self.after is None else torch.minimum(stop + self.after, end)
+        low = floor if self.before is None else np.maximum(start - self.before - shift, floor)
+        high = end if self.after is None else np.minimum(stop + self.after, end)
         if self.before is None and self.after is None:
-            refresh = torch.ones_like(refresh)  # both plans are the same: make one of them
+            refresh = np.ones_like(refresh)  # both plans are the same: make one of them
         keep = self.before is not None or self.after is not None or self.freeze_prompt
         want = None
         if shift < spec.shift and self.before == 0:
             window = progress.between(start, stop)
             want = progress.between(start + spec.shift, stop)
-            want = torch.where(want.any(1, keepdim=True), want, window)
+            want = np.where(want.any(1, keepdims=True), want, window)
         yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high), want, keep)
 
 
@@ -171,10 +185,10 @@ class DelayedCache:
         moving = (progress.masked | progress.fresh) & visible
         want = moving & window
         # a row that waits in a filled window which nothing changed has nothing to recompute: take its window
-        want = torch.where(want.any(1, keepdim=True), want, window)
+        want = np.where(want.any(1, keepdims=True), want, window)
         if self.near is not None:
             moving = (progress.masked & window) | _dilated(progress.fresh, self.near)
-        narrow = (moving | want | _moved_left(want, spec.shift)) & visible
+        narrow = (moving | want | np.pad(want[:, spec.shift :], ((0, 0), (0, spec.shift)))) & visible
         yield from _plans(progress, _refreshes(progress, self.refresh_every), visible, narrow, want)
 
 
@@ -203,7 +217,7 @@ class BlockCache:
         yield from _finishing(progress, spec, own)
         progress = replace(progress, done=progress.done | own)
         inside = progress.between(_block_start(progress, spec), _visible_end(progress, spec))
-        yield from _plans(progress, torch.zeros_like(own), inside, inside)
+        yield from _plans(progress, np.zeros_like(own), inside, inside)
 
 
 @dataclass(frozen=True)
@@ -224,7 +238,7 @@ class SubBlockCache:
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         entry, inside = _block_columns(progress, spec)
-        wide = torch.where((progress.step == 0)[:, None], entry, inside)
+        wide = np.where((progress.step == 0)[:, None], entry, inside)
         fresh, before = progress.step == 0, spec.shift
         if self.first_token:
             own = _finish(progress, spec)
@@ -232,7 +246,9 @@ class SubBlockCache:
             progress = replace(progress, done=progress.done | own)
             wide = progress.between(_block_start(progress, spec), _visible_end(progress, spec))
             fresh, before = fresh | _finish(progress, spec, step=1), 0
-        leading = progress.masked.gather(1, progress.start.clamp(max=progress.masked.shape[1] - 1)[:, None])[:, 0]
+        leading = np.take_along_axis(
+            progress.masked, progress.start[:, None].clip(max=progress.masked.shape[1] - 1), 1
+        )[:, 0]
         narrow = progress.between(progress.start - before, progress.stop)
         yield from _plans(progress, fresh | leading, wide, narrow)
 
@@ -259,27 +275,27 @@ def _check_interval(refresh_every: int | None) -> None:
         raise ValueError(f"cache refresh_every={refresh_every}; give a number of steps >= 1, or null for never")
 
 
-def _refreshes(progress: Progress, every: int | None) -> Bool[Tensor, " B"]:
+def _refreshes(progress: Progress, every: int | None) -> Bool[np.ndarray, " B"]:
     """Rows that have just entered a window, or are due."""
     entered = progress.step == 0
     return entered if every is None else entered | (progress.step % every == 0)
 
 
-def _visible_end(progress: Progress, spec: ModelSpec) -> Int[Tensor, " B"]:
+def _visible_end(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
     """The first column that the window cannot see: the live end, or the end of the window's block."""
     if spec.block is None:
         return progress.end
-    return torch.minimum(progress.end, -(-progress.stop // spec.block) * spec.block)
+    return np.minimum(progress.end, -(-progress.stop // spec.block) * spec.block)
 
 
-def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[Tensor, " B"]:
+def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[np.ndarray, " B"]:
     """The first column that is not frozen; a shifted model reads the response's first token off the prompt's last."""
     begins = progress.first & (progress.step == 0)
-    frozen = (progress.prompt_len - spec.shift).clamp(min=0) * ~begins
-    return frozen if freeze_prompt else torch.zeros_like(frozen)
+    frozen = (progress.prompt_len - spec.shift).clip(min=0) * ~begins
+    return frozen if freeze_prompt else np.zeros_like(frozen)
 
 
-def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
+def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
     """Columns to recompute on entering a window (from the block of the window before), and inside it (its block)."""
     assert spec.block is not None
     begin, end = _block_start(progress, spec), _visible_end(progress, spec)
@@ -287,64 +303,58 @@ def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[Tensor, "B
     return entry, progress.between(begin - spec.shift, end)
 
 
-def _block_start(progress: Progress, spec: ModelSpec) -> Int[Tensor, " B"]:
+def _block_start(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
     """The first column of the window's block."""
     assert spec.block is not None
     return progress.start // spec.block * spec.block
 
 
-def _finish(progress: Progress, spec: ModelSpec, step: int = 0) -> Bool[Tensor, " B"]:
+def _finish(progress: Progress, spec: ModelSpec, step: int = 0) -> Bool[np.ndarray, " B"]:
     """Rows whose forward number `step` of the window is one over what stands before the window's block: that of their
     first window, and of a block's first one."""
     begin = _block_start(progress, spec)
     return (progress.step == step) & (begin > 0) & (progress.first | (begin == progress.start)) & ~progress.done
 
 
-def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[Tensor, " B"]) -> Iterator[Plan]:
+def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[np.ndarray, " B"]) -> Iterator[Plan]:
     """The forwards over the block before of the chosen rows (over all blocks of the prompt at first), asked for the
     window's first column where that begins a block."""
     assert spec.block is not None
     begin = _block_start(progress, spec)
     before = progress.between(progress.previous // spec.block * spec.block, begin)
     for number, some in ((1, chosen & (begin == progress.start)), (0, chosen & (begin < progress.start))):
-        rows = some.nonzero()[:, 0]
+        rows = np.flatnonzero(some)
         if len(rows):
-            columns, want = before[rows], progress.start[rows, None][:, :number]
-            yield Plan(rows, pack(columns), columns.sum(1), len(rows) == len(some), want, only=True)
+            want = progress.start[rows, None][:, :number]
+            yield Plan.of(rows, before[rows], len(rows) == len(some), want, only=True)
 
 
-def _dilated(where: Bool[Tensor, "B T"], by: int) -> Bool[Tensor, "B T"]:
+def _dilated(where: Bool[np.ndarray, "B T"], by: int) -> Bool[np.ndarray, "B T"]:
     """Columns at most `by` from one of `where`."""
-    if by == 0:
-        return where
-    return torch.nn.functional.max_pool1d(where[:, None].float(), 2 * by + 1, stride=1, padding=by)[:, 0].bool()
-
-
-def _moved_left(where: Bool[Tensor, "B T"], by: int) -> Bool[Tensor, "B T"]:
-    return torch.nn.functional.pad(where[:, by:], (0, by))
+    padded = np.pad(where, ((0, 0), (by, by)))
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * by + 1, axis=1).any(-1)
 
 
 def _plans(
     progress: Progress,
-    refresh: Bool[Tensor, " B"],
-    wide: Bool[Tensor, "B T"],
-    narrow: Bool[Tensor, "B T"],
-    want: Bool[Tensor, "B T"] | None = None,
+    refresh: Bool[np.ndarray, " B"],
+    wide: Bool[np.ndarray, "B T"],
+    narrow: Bool[np.ndarray, "B T"],
+    want: Bool[np.ndarray, "B T"] | None = None,
     keep: bool = True,
 ) -> Iterator[Plan]:
     """Plans for the refreshing rows (columns `wide`, logits of the whole window) and the others (columns `narrow`,
     logits of `want`)."""
     batch = len(refresh)
     for chosen, columns, wanted in ((refresh, wide, None), (~refresh, narrow, want)):
-        rows = (chosen & ~progress.done).nonzero()[:, 0]
+        rows = np.flatnonzero(chosen & ~progress.done)
         if len(rows):
             wanted = None if wanted is None else pack(wanted[rows])
-            columns = columns[rows]
-            yield Plan(rows, pack(columns), columns.sum(1), len(rows) == batch, wanted, keep)
+            yield Plan.of(rows, columns[rows], len(rows) == batch, wanted, keep=keep)
 
 
-def pack(where: Bool[Tensor, "R T"]) -> Int[Tensor, "R Q"]:
+def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
     """The columns of `where`, ascending; a shorter row repeats its last one. Each row has one."""
-    length, count = where.shape[1], where.sum(1)
-    columns = torch.where(where, torch.arange(length), length).sort(1).values[:, : int(count.max())]
-    return torch.minimum(columns, columns.gather(1, count[:, None] - 1))
+    count = where.sum(1)
+    place = np.minimum(np.arange(count.max()), count[:, None] - 1)
+    return np.take_along_axis((~where).argsort(1, kind="stable"), place, 1)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from conftest import BLOCK, make_model
@@ -24,14 +25,14 @@ def progress(
     prompt_len: int = 3,
 ) -> Progress:
     """Rows that have filled what is before their window, and half of it."""
-    starts, ends, columns = torch.tensor(start), torch.tensor(end), torch.arange(max(end) + window)
-    firsts = torch.tensor(first) if first else torch.tensor([s == 0 for s in step])
+    starts, ends, columns = np.array(start), np.array(end), np.arange(max(end) + window)
+    firsts = np.array(first if first else [s == 0 for s in step])
     masked = (columns >= starts[:, None] + window // 2) & (columns < ends[:, None])
     fresh = columns == starts[:, None] + 1
-    previous = torch.where(firsts, 0, starts - window)
-    dones = torch.tensor(done or [False] * len(start))
-    prompt_lens = torch.full_like(starts, prompt_len)
-    steps = torch.tensor(step)
+    previous = np.where(firsts, 0, starts - window)
+    dones = np.array(done or [False] * len(start))
+    prompt_lens = np.full_like(starts, prompt_len)
+    steps = np.array(step)
     return Progress(prompt_lens, starts, ends, steps, firsts, previous, dones, masked, fresh, window)
 
 
@@ -96,7 +97,7 @@ def test_delayed_plans(cache, spec: ModelSpec, expected: list[int], want: list[i
 
 def test_a_delayed_cache_recomputes_a_settled_window_that_waits() -> None:
     state = progress([6], [10], [2])
-    settled = replace(state, masked=torch.zeros_like(state.masked), fresh=torch.zeros_like(state.fresh))
+    settled = replace(state, masked=np.zeros_like(state.masked), fresh=np.zeros_like(state.fresh))
     (plan,) = DelayedCache(None).plan(settled, SPEC)
     assert columns([plan]) == {0: [6, 7, 8, 9]}
 
@@ -112,7 +113,7 @@ def test_a_delayed_cache_recomputes_a_settled_window_that_waits() -> None:
 )
 def test_finished_blocks_have_a_forward_of_their_own(step: int, first: bool, expected: dict) -> None:
     state = progress([8, 10], [20, 20], [step] * 2, window=2, first=[first] * 2)
-    state = replace(state, previous=torch.tensor([6, 8]) * (not first), masked=torch.zeros_like(state.masked))
+    state = replace(state, previous=np.array([6, 8]) * (not first), masked=np.zeros_like(state.masked))
     made = {}
     for plan in SubBlockCache(first_token=True).plan(state, CAUSAL):
         assert plan.only == (plan.want is not None)
@@ -130,7 +131,7 @@ def test_a_window_without_its_look_back_keeps_the_logits_of_its_first_column() -
 def test_a_sub_block_sees_its_whole_block_until_its_first_token_stands() -> None:
     state = progress([8], [20], [2], window=2, first=[False])
     assert spans(list(SubBlockCache().plan(state, CAUSAL))) == {0: (8, 9)}
-    leading = replace(state, masked=state.masked | (torch.arange(state.masked.shape[1]) == 8))
+    leading = replace(state, masked=state.masked | (np.arange(state.masked.shape[1]) == 8))
     assert spans(list(SubBlockCache().plan(leading, CAUSAL))) == {0: (8, 11)}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -88,6 +88,7 @@ class Learn2PD(CommitRule):
     tau: float = 0.96
     filter: str = "learn2pd-tiny"
     steps: int = 0
+    needs_decided: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_tau(self.tau)
@@ -133,6 +134,7 @@ class Agreement(CommitRule):
 
     tau: float = 0.99
     filter: str = "agreement-tiny"
+    needs_decided: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_tau(self.tau)
