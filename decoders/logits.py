@@ -63,17 +63,15 @@ class Logits:
         """Other logits where these are: `function` of those of N positions `[N, V]` and what `tensors` hold there."""
         other = Logits.__new__(Logits)
         other.shape, other._boost = self.shape, None
-        other._pieces = tuple(
-            replace(piece, values=function(values, *at)) for piece, values, *at in self._split(*tensors)
-        )
+        other._pieces = tuple(replace(piece, values=function(*here)) for piece, here in self._split(*tensors))
         return other
 
-    def _split(self, *tensors: Shaped[Tensor, "B W ..."]) -> Iterator[tuple["_Piece", Tensor, *tuple[Tensor, ...]]]:
-        """Each piece with its logits, boosted, and what `tensors` hold at its positions."""
+    def _split(self, *tensors: Shaped[Tensor, "B W ..."]) -> Iterator[tuple["_Piece", list[Tensor]]]:
+        """Each piece, with its logits, boosted, and what `tensors` hold at its positions."""
         pieces = self._pieces if self._boost is None else Logits(self.values)._pieces
         flat = [tensor.flatten(0, 1) for tensor in tensors]
         for piece in pieces:
-            yield piece, piece.values, *(t if piece.index is None else t[piece.index] for t in flat)
+            yield piece, [piece.values, *(t if piece.index is None else t[piece.index] for t in flat)]
 
     def _by_position(
         self, function: Callable[..., tuple[Tensor, ...]], *tensors: Shaped[Tensor, "B W ..."]
@@ -85,10 +83,10 @@ class Logits:
         """
         batch, width, vocab = self.shape
         found: list[Tensor] = []
-        for piece, *here in self._split(*tensors):
+        for piece, here in self._split(*tensors):
             number = len(here[0]) if here[0].is_cuda else max(1, _PIECE // vocab)
             parts = [function(*part) for part in zip(*(tensor.split(number) for tensor in here), strict=True)]
-            results = [torch.cat(part) if len(part) > 1 else part[0] for part in zip(*parts, strict=True)]
+            results = [torch.cat(list(part)) for part in zip(*parts, strict=True)]
             if piece.index is None:
                 return [result.unflatten(0, (batch, width)) for result in results]
             found = found or [result.new_zeros((batch * width, *result.shape[1:])) for result in results]

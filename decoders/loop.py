@@ -118,7 +118,8 @@ def decode(
                 logits = None  # free the last step's before the forward
             logits = _forward_windows(model, state, kv, questions, logits, stop.looks == "query")
         if memory is None:
-            memory = decoder.init(Shape(*logits.shape, logits.device))
+            batch, window, vocab = logits.shape
+            memory = decoder.init(Shape(batch, window, vocab, logits.device))
         partial = [plan for plan in plans if plan.only]
         view = state.view(logits, shadow, partial)
         if stop.looks is not None:
@@ -223,7 +224,7 @@ def _forward_windows(
             place = question.kept - columns[question.rows, :1]
             pieces.append((question.rows, place, before.values[question.rows[:, None], place]))
     assert pieces, "a cache strategy must plan for every row that is not done"
-    return Logits.of(*columns.shape, pieces)
+    return Logits.of(len(columns), state.window, pieces)
 
 
 def _forward_with_shadow(model: ShadowDenoiser, state: DecodeState) -> tuple[Logits, Float[Tensor, "B W"]]:

@@ -48,8 +48,9 @@ class Plan:
         **options: bool,
     ) -> "Plan":
         """The plan to recompute the columns of `query`."""
-        numbers = (torch.from_numpy(number) for number in (rows, pack(query), query.sum(1)))
-        return cls(*numbers, all_rows, None if want is None else torch.from_numpy(want), **options)
+        wanted = None if want is None else torch.from_numpy(want)
+        to_tensor = torch.from_numpy
+        return cls(to_tensor(rows), to_tensor(pack(query)), to_tensor(query.sum(1)), all_rows, wanted, **options)
 
     def to(self, device: torch.device) -> "Plan":
         move = partial(Tensor.to, device=device, non_blocking=True)
@@ -332,7 +333,8 @@ def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[np.ndarray, " B
 def _dilated(where: Bool[np.ndarray, "B T"], by: int) -> Bool[np.ndarray, "B T"]:
     """Columns at most `by` from one of `where`."""
     padded = np.pad(where, ((0, 0), (by, by)))
-    return np.lib.stride_tricks.sliding_window_view(padded, 2 * by + 1, axis=1).any(-1)
+    near = np.lib.stride_tricks.sliding_window_view(padded, 2 * by + 1, axis=1)
+    return np.logical_or.reduce(near, axis=-1)
 
 
 def _plans(

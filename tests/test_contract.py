@@ -56,7 +56,14 @@ class SharedState(CommitRule):
 
 class NeighbourDependent(CommitRule):
     def __call__(self, view, candidates, memory):
-        return candidates.confidence >= candidates.confidence.mean()
+        return candidates.confidence >= view.masked.double().mean()
+
+
+class LookingBack(CommitRule):
+    """Compares with positions that are decided already."""
+
+    def __call__(self, view, candidates, memory):
+        return candidates.confidence >= candidates.confidence.mean(1, keepdim=True)
 
 
 class Syncing(CommitRule):
@@ -120,6 +127,7 @@ class Slow(CommitRule):
     [
         (Decoder(Peeking()), "does not declare needs_reference"),
         (Decoder(FixedK(2), revise=Doubting()), "does not declare needs_shadow"),
+        (Decoder(LookingBack()), "does not declare needs_decided"),
         (Decoder(Narrow()), "does not declare `widest`"),
         (Decoder(Learned()), "Learned holds weights and has no `identity`"),
         (Decoder(Holding(FixedK(1))), r"Holding holds a part that its parts\(\) does not name"),
