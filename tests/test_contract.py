@@ -56,7 +56,7 @@ class SharedState(CommitRule):
 
 class NeighbourDependent(CommitRule):
     def __call__(self, view, candidates, memory):
-        return candidates.confidence >= view.masked.double().mean()
+        return candidates.confidence >= (candidates.confidence * view.masked).sum() / view.masked.sum()
 
 
 class LookingBack(CommitRule):
