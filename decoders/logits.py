@@ -1,7 +1,7 @@
-"""The logits of a step and what is computed from them: every statistic once, however many parts ask for it.
+"""The logits of a step and the statistics of them. Each is computed once, however many parts ask for it.
 
-A vocabulary has 10^5 tokens, so a pass over the logits costs as much as all the rest of a decoder's step. A sparse
-bonus (`boosted`) therefore corrects the statistics instead of passing over the sum again.
+A vocabulary has 10^5 tokens, so one pass over the logits costs as much as the rest of a decoder's step. A sparse bonus
+(`boosted`) therefore corrects the statistics and makes no new pass.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 class Logits:
-    """Logits `[B, W, V]` in float32 (float64 stays), MASK at -inf. Never changed in place."""
+    """Logits `[B, W, V]` in float32 (float64 stays float64), with MASK at -inf. Never changed in place."""
 
     def __init__(self, values: Float[Tensor, "B W V"], boost: "_Boost | None" = None) -> None:
-        """boost: what is added to the values; they are summed only when somebody asks for all of them."""
+        """boost: the values with a sparse bonus. They are summed only when somebody asks for all of them."""
         self._dense = values if values.dtype == torch.float64 else values.float()
         self._boost = boost
 
@@ -48,7 +48,7 @@ class Logits:
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B W"]:
-        """log sum exp."""
+        """log sum_v exp(l_v)."""
         return self.top[0] - self._best[0].log() if self._boost is None else self._boost.log_norm()
 
     def at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
@@ -71,7 +71,7 @@ class Logits:
 
     @cached_property
     def entropy(self) -> Float[Tensor, "B W"]:
-        """In nats."""
+        """Entropy in nats."""
 
         def entropies(values: Tensor, log_norm: Tensor) -> tuple[Tensor]:
             log_prob = (values - log_norm[..., None]).clamp_(min=-1e4)  # 0 * -inf would be nan
@@ -80,10 +80,10 @@ class Logits:
         return _by_position(entropies, self.values, self.log_norm)[0]
 
     def sample(self, draw: Float[Tensor, "B W"], temperature: float) -> Int[Tensor, "B W"]:
-        """Tokens of the tempered distribution by inverse CDF; draw: uniform in (0, 1), float64.
+        """Tokens of the tempered distribution, by inverse CDF summed in float64.
 
-        Summed in float64. Equal in distribution to Gumbel-max (LLaDA, which needs float64 noise per token; arXiv
-        2502.09992), with one random number per position.
+        draw: uniform numbers in (0, 1), float64. The result is distributed as with Gumbel-max (LLaDA, arXiv 2502.09992,
+            which needs float64 noise for each token) and takes one random number per position.
         """
 
         def choose(values: Tensor, best: Tensor, draw: Tensor) -> tuple[Tensor]:
@@ -107,17 +107,20 @@ class Logits:
         return _by_position(least, self.values, self.log_norm)[0]
 
     def probs(self) -> Float[Tensor, "B W V"]:
-        """All probabilities: one new logits-sized tensor."""
+        """All probabilities, in a new tensor of the logits' size."""
         return (self.values - self.log_norm[..., None]).exp_()
 
     def boosted(self, tokens: Int[Tensor, "B W K"], bonus: Float[Tensor, "B W K"]) -> "Logits":
-        """These logits plus a bonus >= 0 for a few tokens per position, all different where the bonus is not 0."""
+        """These logits plus a bonus for a few tokens per position.
+
+        bonus: >= 0. The tokens of a position must differ where their bonus is not 0.
+        """
         return Logits(self.values, _Boost(self, tokens, bonus))
 
 
 @dataclass(frozen=True)
 class _Boost:
-    """Base logits plus sparse bonuses: exact statistics of the sum."""
+    """Base logits plus sparse bonuses. The statistics of the sum are exact."""
 
     base: Logits
     tokens: Int[Tensor, "B W K"]
@@ -147,9 +150,10 @@ _PIECE = 2**22  # elements; small enough that its temporaries are reused, not ma
 
 
 def _by_position(function: Callable[..., tuple[Tensor, ...]], *tensors: Float[Tensor, "B W ..."]) -> list[Tensor]:
-    """`function` of `[N, ...]` tensors, on all positions at once or, on a CPU with a large vocabulary, in pieces.
+    """Applies a function of `[N, ...]` tensors to all positions: at once, or in pieces on a CPU with a large
+    vocabulary.
 
-    There a softmax with its maximum takes 0.65 instead of 1.6 times one plain softmax over everything.
+    A softmax with its maximum takes 1.6 times one plain softmax over everything. In pieces it takes 0.65 times.
     """
     batch, width = tensors[0].shape[:2]
     flat = [tensor.flatten(0, 1) for tensor in tensors]
