@@ -29,11 +29,10 @@ from dllm.checkpoint import (
     one_sentence,
     prepare,
     raw_config,
+    read_backbone,
     read_tokenizer,
-    refuse_pickles,
     shipped_causal_models,
     shipped_models,
-    to_dtype,
 )
 from dllm.protocols import Text
 from dllm.spec import SPEC_FILE
@@ -132,11 +131,8 @@ def load_causal(
     device, pretrained, hub = prepare(device, pretrained)
     with one_sentence(name, shipped_causal_models()):
         config = _config(path, hub)
-        refuse_pickles(path)
-        loaded = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]).from_pretrained(
-            path, config=config, dtype=to_dtype(dtype), use_safetensors=True, output_loading_info=True, **pretrained
-        )
-        backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
+        kind = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+        backbone, info = read_backbone(path, kind, config, dtype, None, pretrained)
         tokenizer = read_tokenizer(path, config, AutoTokenizer, chat_template, hub)
         if tokenizer is None:
             raise ValueError("it has no tokenizer to read prompts with")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -101,6 +101,30 @@ def refuse_pickles(path: str) -> None:
     pickles = sorted(file.name for file in folder.glob("*.bin")) if folder.is_dir() else []
     if pickles and not any(folder.glob("*.safetensors")):
         raise ValueError(f"its weights are pickled ({pickles[0]}); only safetensors are read, so convert them first")
+
+
+def read_backbone(
+    path: str,
+    kind: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    dtype: torch.dtype | str,
+    keys: Mapping[str, str] | None,
+    pretrained: Mapping[str, Any],
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The weights of a checkpoint in a stock class, and what transformers says of them (`check_weights` reads it).
+
+    keys: regular expressions from the checkpoint's weight names to the backbone's. Raises ValueError for pickles.
+    """
+    refuse_pickles(path)
+    return cast(Any, kind).from_pretrained(
+        path,
+        config=config,
+        dtype=to_dtype(dtype),
+        key_mapping=dict(keys) if keys else None,
+        use_safetensors=True,
+        output_loading_info=True,
+        **pretrained,
+    )
 
 
 def check_weights(name: str, info: dict) -> None:

@@ -34,8 +34,8 @@ from dllm.checkpoint import (
     one_sentence,
     prepare,
     raw_config,
+    read_backbone,
     read_tokenizer,
-    refuse_pickles,
     shipped_causal_models,
     shipped_models,
     to_dtype,
@@ -89,18 +89,9 @@ def load_diffusion(
         chosen = recognise(raw, family)
         config, family_spec = (_native_config(path, raw, hub), None) if chosen is None else _translated(chosen, raw)
         config.is_causal = False
-        backbone_type = _native_backbone(config) if chosen is None else chosen.backbone
-        refuse_pickles(path)
-        loaded = cast(Any, backbone_type).from_pretrained(
-            path,
-            config=config,
-            dtype=to_dtype(dtype),
-            key_mapping=dict(chosen.keys) if chosen else None,
-            use_safetensors=True,
-            output_loading_info=True,
-            **pretrained,
-        )
-        backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
+        kind = _native_backbone(config) if chosen is None else chosen.backbone
+        keys = None if chosen is None else chosen.keys
+        backbone, info = read_backbone(path, kind, config, dtype, keys, pretrained)
         reader = AutoTokenizer if chosen is None else chosen.tokenizer
         tokenizer = read_tokenizer(path, config, reader, chat_template, hub)
         masked = chosen is None and type(config) in MODEL_FOR_MASKED_LM_MAPPING
@@ -112,7 +103,7 @@ def load_diffusion(
     if masked:
         model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
     else:
-        model = DiffusionLM(backbone, spec, tokenizer, name, keys=chosen.keys if chosen else None, entry=entry)
+        model = DiffusionLM(backbone, spec, tokenizer, name, keys=keys, entry=entry)
     if model.mix is not None:
         _load_mix(model, path, hub)
         model.mix.to(model.device, to_dtype(dtype))

@@ -10,14 +10,14 @@ posterior that can be listed.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from dllm.exact import UNDECIDED, Enumerated, OneReplaced, Permutations
+from dllm.exact import Enumerated, OneReplaced, Permutations
 
 TASKS = ("copy", "replace_index", "replace_random", "shuffle")
 MAX_COLUMNS = 16
@@ -74,32 +74,6 @@ def threshold_accuracy(task: str, n: int, gamma: float) -> float:
     if task == "shuffle":
         return float(gamma > 0.5)
     return float(gamma >= (n - 1) / n) if task == "replace_random" else 1.0
-
-
-def posterior_bound(posterior: Enumerated, parts: Sequence[Sequence[int]]) -> float:
-    """L_T in bits of a listed distribution whose columns are revealed part by part: sum of E C(S_i | S_<i)."""
-    if sorted(column for part in parts for column in part) != list(range(posterior.length)):
-        raise ValueError(f"parts={parts} do not divide the {posterior.length} columns")
-    loss, known = 0.0, []
-    for part in parts:
-        before = posterior.answers[:, known]
-        for row in sorted(set(map(tuple, before.tolist()))):
-            seen = torch.tensor(row, dtype=torch.long)
-            chosen = (before == seen).all(1)
-            weight = posterior.weights[chosen].sum()
-            tokens = torch.full((1, posterior.length), UNDECIDED)
-            tokens[0, known] = seen
-            apart = sum(_entropy(row) for row in posterior.marginals(tokens)[0, list(part)])
-            outcomes, index = posterior.answers[chosen][:, list(part)].unique(dim=0, return_inverse=True)
-            joint = torch.zeros(len(outcomes), dtype=weight.dtype).index_add_(0, index, posterior.weights[chosen])
-            loss += float(weight * (apart - _entropy(joint / weight)))
-        known = [*known, *part]
-    return loss
-
-
-def blocks(n: int, k: int) -> list[list[int]]:
-    """Columns 0 .. n - 1 in parts of k."""
-    return [list(range(first, min(first + k, n))) for first in range(0, n, k)]
 
 
 def posterior(task: str, n: int) -> Enumerated | Permutations | OneReplaced:
@@ -263,8 +237,3 @@ def _subsets(values: Mapping[int, Any]) -> tuple[np.ndarray, np.ndarray]:
     for bit, value in values.items():
         sets, sums = np.concatenate([sets, sets | bit]), np.concatenate([sums, sums + value])
     return sets[1:], sums[1:]
-
-
-def _entropy(probabilities: torch.Tensor) -> float:
-    positive = probabilities[probabilities > 0]
-    return float(-(positive * positive.log2()).sum())
