@@ -1,5 +1,5 @@
-"""A decoder is a composition: logit transforms, candidates, rescoring, a commit rule, at least one commit, and
-optionally a revision and a soft step."""
+"""A decoder is put together from parts: transforms, candidates, rescoring, a rule, at least one commit, a revision, a
+soft step."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,12 +26,20 @@ from decoders.types import (
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decides what a step writes. Frozen config; all state lives in the memory that the loop keeps for one decode call.
+    """Decides what a step writes. It is a frozen config. All state is in the memory that the loop keeps for one decode
+    call.
 
-    temperature: 0 is greedy. confidence: how positions are compared (see `decoders.propose`); its scale is the rule's
-    to know. at_least_one: a step that would commit nothing commits the surest position; False only for schedules whose
-    published form makes empty steps, which then cost a forward. Raises ValueError for a part of another kind than its
-    place asks for.
+    rule: says which masked positions take their candidate.
+    transforms: change the logits, in order.
+    rescore: change the candidates' confidence, in order.
+    revise: turns the commits into the final update. None: they are the update.
+    soft: says what undecided positions show the model next. None: MASK.
+    temperature: of the draw of candidates. 0 takes the likeliest token.
+    confidence: how positions are compared (`decoders.propose`). Each rule names the scale that it expects.
+    at_least_one: a step that would commit nothing commits the surest position. False is for schedules whose published
+        form has empty steps, which cost a forward.
+
+    Raises ValueError for a part of another kind than its place asks for.
     """
 
     rule: CommitRule
@@ -63,7 +71,7 @@ class Decoder:
                     )
 
     def tree(self) -> Iterator[Part]:
-        """All parts, those inside other parts behind the part that holds them."""
+        """All parts. The parts inside a part come right behind it."""
         return _tree(self._parts())
 
     def init(self, shape: Shape) -> list[Memory]:
@@ -108,7 +116,7 @@ class Decoder:
 
     @property
     def identity(self) -> str:
-        """Tells the decoder's learned weights from others; empty without any."""
+        """A text that tells the decoder's learned weights from others, empty where it has none."""
         return "".join(part.identity for part in self.tree())
 
     def check_window(self, block_len: int) -> None:
@@ -121,8 +129,11 @@ class Decoder:
                 )
 
     def max_steps(self, gen_len: int, block_len: int) -> int:
-        """Forwards after which the loop gives a row up: one per token where each step commits for good, else eight per
-        column of a window, or twice the steps that the decoder was given for it."""
+        """Forwards after which the loop gives a row up.
+
+        A decoder that commits in each step and revises nothing needs at most one per token. Any other one gets, per
+        window, eight per column or twice the steps that it was given, whichever is more.
+        """
         if self.at_least_one and self.revise is None:
             return gen_len
         steps = max(part.steps for part in self.tree())
@@ -135,7 +146,7 @@ class Decoder:
 
 
 def check_is_decoder(decoder: object) -> None:
-    """Raises ValueError unless it is a Decoder, in one sentence that says how to make one."""
+    """Raises ValueError, with how to make a decoder, unless it is one."""
     if isinstance(decoder, Decoder):
         return
     if isinstance(decoder, CommitRule):
@@ -155,14 +166,14 @@ def _tree(parts: Iterable[Part]) -> Iterator[Part]:
 
 
 def reset(memory: list[Memory], rows: Bool[Tensor, " B"]) -> None:
-    """Zeroes the memory of the given rows in place: evidence of one block, or request, must not leak into the next."""
+    """Zeroes the memory of the given rows, in place. Evidence of one block or request must not reach the next."""
     for part in memory:
         for tensor in part.values():
             tensor.masked_fill_(rows.view(-1, *[1] * (tensor.ndim - 1)), 0)
 
 
 def surest(confidence: Float[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
-    """The most confident position of `where` in each row (the first of equals); no position in a row where none is
-    allowed."""
+    """The most confident position of `where` in each row, the leftmost of equals. A row where none is allowed gets
+    none."""
     best = confidence.masked_fill(~where, float("-inf")).argmax(1, keepdim=True)
     return torch.zeros_like(where).scatter_(1, best, True) & where

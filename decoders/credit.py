@@ -3,9 +3,10 @@
     C_t = beta * C_{t-1} + [v = argmax p_t] * p_t^gamma      (Eq. 6)
     l'_t = l_t + alpha * log(1 + C_t)                        (Eq. 7)
 
-Any rule then works on the fused logits; the paper uses a threshold. Deviations: none in the equations. The published
-dInfer code keys its credit by block position and keeps it when a request stops early; here memory belongs to the call
-and the block.
+Any rule then works on the fused logits. The paper uses a threshold.
+
+Deviation: the equations are the paper's. The published dInfer code names its credit by block position and keeps it when
+a request stops early. Here credit belongs to one call and one block.
 """
 
 from dataclasses import dataclass
@@ -18,13 +19,15 @@ from decoders.types import LogitTransform, Memory, Shape, View
 
 @dataclass(frozen=True)
 class Credit(LogitTransform):
-    """Adds trace credit to the logits of masked positions. Defaults are the paper's (section 5.1).
+    """Adds trace credit to the logits of masked positions. The defaults are the paper's (section 5.1).
 
-    slots: None keeps credit for the whole vocabulary (`[B, W, V]` float32); a number keeps that many tokens per
-    position, which is exact while no position has had more favourites, and drops the least credited token otherwise.
-    tuning_free: alpha = beta = 1 - (share of the window still masked) and gamma = 1 (section 4.3). spread: every token
-    earns credit p^gamma, not the favourite alone (Eq. 13); needs slots=None. dInfer's own defaults are alpha=0.7,
-    beta=0.8.
+    alpha: weight of the bonus. dInfer's default is 0.7.
+    beta: how much credit a step leaves of the one before. dInfer's default is 0.8.
+    gamma: exponent of the favourite's probability.
+    slots: tokens per position whose credit is kept. It is exact while no position has had more favourites, and then
+        drops the token with the least credit. None keeps the whole vocabulary (`[B, W, V]` float32).
+    tuning_free: alpha = beta = 1 - (share of the window still masked), and gamma = 1 (section 4.3).
+    spread: every token earns credit p^gamma, not the favourite alone (Eq. 13). It needs slots=None.
     """
 
     alpha: float = 0.65

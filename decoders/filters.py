@@ -1,7 +1,7 @@
-"""Logit transforms of sampling: temperature, top-k, top-p, and no EOS.
+"""Logit transforms for sampling: temperature, top-k, top-p, and no EOS.
 
-A filter changes the distribution that candidates are drawn from and that confidence is taken of. Dream (arXiv
-2508.15487) applies temperature, then top-p, then top-k; set the decoder's own temperature to 1 to sample from it.
+Each changes the distribution of which candidates and confidences are taken. Dream (arXiv 2508.15487) applies
+temperature, then top-p, then top-k. To sample from the result, set the decoder's own temperature to 1.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from decoders.types import LogitTransform, Memory, View
 
 @dataclass(frozen=True)
 class Temperature(LogitTransform):
-    """Logits over t. Unlike the decoder's temperature it also flattens the confidences."""
+    """Divides the logits by t. Unlike the decoder's temperature it also flattens the confidences."""
 
     t: float = 1.0
 
@@ -28,7 +28,7 @@ class Temperature(LogitTransform):
 
 @dataclass(frozen=True)
 class TopK(LogitTransform):
-    """Only the k likeliest tokens (more where the k-th has equals)."""
+    """Keeps only the k likeliest tokens, and those as likely as the k-th."""
 
     k: int = 50
 
@@ -46,7 +46,8 @@ class TopK(LogitTransform):
 
 @dataclass(frozen=True)
 class TopP(LogitTransform):
-    """The fewest likeliest tokens whose probabilities reach p (nucleus sampling), and equals of the last one."""
+    """Keeps only the fewest likeliest tokens whose probabilities reach p (nucleus sampling), and those as likely as the
+    last."""
 
     p: float = 0.95
 
@@ -63,7 +64,10 @@ class TopP(LogitTransform):
 
 @dataclass(frozen=True)
 class BanEos(LogitTransform):
-    """EOS is never a candidate (LLaDA's logits_eos_inf); `ids` bans these instead of the model's EOS ids."""
+    """Makes EOS impossible (LLaDA's logits_eos_inf).
+
+    ids: token ids to ban instead. None: the model's EOS ids.
+    """
 
     ids: tuple[int, ...] | None = None
 

@@ -1,4 +1,4 @@
-"""Library use: prompts in, texts out, with what they cost."""
+"""Decoding from Python: prompts in; texts, and what they cost, out."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ Template = str | Sequence[str | int]  # text with [MASK] per token to decode, or
 
 @dataclass(frozen=True)
 class Generation:
-    """Text of one prompt and its cost; see `decoders.loop.DecodedRow` for the fields shared with it."""
+    """The text of one prompt and its cost. The other fields are those of `decoders.loop.DecodedRow`."""
 
     text: str
     token_ids: list[int]
@@ -49,12 +49,23 @@ def generate(
 ) -> list[Generation]:
     """Decodes prompts in batches and returns one Generation each, in order.
 
-    prompts: raw texts, token ids, or chat messages (rendered with the tokenizer's chat template). gen_len: tokens to
-    decode, for all prompts or for each. templates: instead of it, what each response looks like: `['{"name": "', 4,
-    '", "age": ', 2, "}"]` decodes 4 and 2 tokens into a JSON skeleton, `[16, " The end."]` fills in before a suffix,
-    `'["[MASK]", "[MASK]"]'` decodes a token for each [MASK] (ParallelBench's output formats).
-    The decoder defaults to a 0.9 confidence threshold, the stop rule to StrictEos. Raises ValueError for an empty
-    prompt, lengths or a cache that do not fit, and for a rule or a name where a decoder belongs.
+    prompts: raw texts, token ids, or chat messages, which the tokenizer's chat template renders.
+    decoder: by default `Threshold(0.9)`.
+    cache: by default none.
+    stop: by default `StrictEos()`.
+    gen_len: tokens to decode, for all prompts or for each.
+    templates: instead of `gen_len`, what each response looks like (examples below).
+    block_len: columns per block.
+    batch_size: prompts per forward.
+    seed: of the random numbers.
+    progress: shows a progress bar.
+
+        ['{"name": "', 4, '", "age": ', 2, "}"]    4 and 2 tokens in a JSON skeleton
+        [16, " The end."]                          16 tokens before a suffix
+        '["[MASK]", "[MASK]"]'                     a token for each [MASK] (ParallelBench's output formats)
+
+    Raises ValueError for an empty prompt, for lengths or a cache that do not fit, and for a rule or a name in place of
+    a decoder.
     """
     decoder, stop = decoder or Decoder(Threshold()), stop or StrictEos()
     check_is_decoder(decoder)
@@ -83,7 +94,7 @@ def generate(
 
 
 def encode(model: LanguageModel, prompt: Prompt, index: int = 0) -> list[int]:
-    """Token ids of a prompt. Raises ValueError when it is empty, or when the model cannot read it."""
+    """Token ids of a prompt. Raises ValueError when it is empty or the model cannot read it."""
     is_text = isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], Mapping))
     ids = model.encode(cast(Text, prompt)) if is_text else list(cast(Sequence[int], prompt))
     if not ids:
@@ -92,7 +103,7 @@ def encode(model: LanguageModel, prompt: Prompt, index: int = 0) -> list[int]:
 
 
 def encode_template(model: DenoisingLM, template: Template) -> list[int]:
-    """Token ids of a response's fixed parts, with MASKs between them. Each part is tokenized on its own."""
+    """Token ids of a response: its fixed parts, each tokenized on its own, with MASKs between them."""
     if isinstance(template, str):
         template = [1 if part == "[MASK]" else part for part in re.split(r"(\[MASK\])", template) if part]
     ids: list[int] = []

@@ -1,7 +1,7 @@
-"""The logits of a step and what is computed from them: every statistic once, however many parts ask for it.
+"""The logits of a step and the statistics of them. Each is computed once, however many parts ask for it.
 
-A vocabulary has 10^5 tokens, so a pass over the logits costs as much as all the rest of a decoder's step. A sparse
-bonus (`boosted`) therefore corrects the statistics instead of passing over the sum again.
+A vocabulary has 10^5 tokens, so one pass over the logits costs as much as the rest of a decoder's step. A sparse bonus
+(`boosted`) therefore corrects the statistics and makes no new pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +79,7 @@ class Logits:
         """`function` of logits `[N, V]` and what `tensors` hold there, on all positions at once or, on a CPU with a
         large vocabulary, in parts.
 
-        There a softmax with its maximum takes 0.65 instead of 1.6 times one plain softmax over everything.
+        A softmax with its maximum takes 1.6 times one plain softmax over everything. In parts it takes 0.65 times.
         """
         batch, width, vocab = self.shape
         found: list[Tensor] = []
@@ -109,7 +109,7 @@ class Logits:
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B W"]:
-        """log sum exp."""
+        """log sum_v exp(l_v)."""
         return self.top[0] - self._best[0].log() if self._boost is None else self._boost.log_norm()
 
     def at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
@@ -138,7 +138,7 @@ class Logits:
 
     @cached_property
     def entropy(self) -> Float[Tensor, "B W"]:
-        """In nats."""
+        """Entropy in nats."""
 
         def entropies(values: Tensor, log_norm: Tensor) -> tuple[Tensor]:
             log_prob = (values - log_norm[..., None]).clamp_(min=-1e4)  # 0 * -inf would be nan
@@ -147,10 +147,10 @@ class Logits:
         return self._by_position(entropies, self.log_norm)[0]
 
     def sample(self, draw: Float[Tensor, "B W"], temperature: float) -> Int[Tensor, "B W"]:
-        """Tokens of the tempered distribution by inverse CDF; draw: uniform in (0, 1), float64.
+        """Tokens of the tempered distribution, by inverse CDF summed in float64.
 
-        Summed in float64. Equal in distribution to Gumbel-max (LLaDA, which needs float64 noise per token; arXiv
-        2502.09992), with one random number per position.
+        draw: uniform numbers in (0, 1), float64. The result is distributed as with Gumbel-max (LLaDA, arXiv 2502.09992,
+            which needs float64 noise for each token) and takes one random number per position.
         """
 
         def choose(values: Tensor, best: Tensor, draw: Tensor) -> tuple[Tensor]:
@@ -174,11 +174,14 @@ class Logits:
         return self._by_position(least, self.log_norm)[0]
 
     def probs(self) -> Float[Tensor, "B W V"]:
-        """All probabilities: one new logits-sized tensor."""
+        """All probabilities, in a new tensor of the logits' size."""
         return (self.values - self.log_norm[..., None]).exp_()
 
     def boosted(self, tokens: Int[Tensor, "B W K"], bonus: Float[Tensor, "B W K"]) -> "Logits":
-        """These logits plus a bonus >= 0 for a few tokens per position, all different where the bonus is not 0."""
+        """These logits plus a bonus for a few tokens per position.
+
+        bonus: >= 0. The tokens of a position must differ where their bonus is not 0.
+        """
         boosted = self.each(lambda values: values)
         boosted._boost = _Boost(self, tokens, bonus)
         return boosted
@@ -186,7 +189,7 @@ class Logits:
 
 @dataclass(frozen=True)
 class _Boost:
-    """Base logits plus sparse bonuses: exact statistics of the sum."""
+    """Base logits plus sparse bonuses. The statistics of the sum are exact."""
 
     base: Logits
     tokens: Int[Tensor, "B W K"]

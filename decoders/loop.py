@@ -29,10 +29,11 @@ OnStep = Callable[[DecodeState, View, Update], None]  # its view has the logits 
 class DecodedRow:
     """One decoded prompt.
 
-    token_ids: the response up to and without its first EOS behind its last fixed token. committed_at: the forward
-    (from 0) that wrote each response column, -1 where none did. nfe: forwards of this row. queried: columns recomputed
-    for it, summed over its forwards. stopped_by: "eos" (a stop rule ended it), "length" (its whole canvas was filled)
-    or "max_steps".
+    token_ids: the response up to its first EOS behind its last fixed token, without that EOS.
+    committed_at: per response column the forward (from 0) that wrote it, -1 where none did.
+    nfe: forwards of this row.
+    queried: columns that these forwards computed.
+    stopped_by: "eos" (a stop rule ended it), "length" (its canvas was filled) or "max_steps".
     """
 
     token_ids: list[int]
@@ -43,7 +44,7 @@ class DecodedRow:
 
     @property
     def num_tokens(self) -> int:
-        """Decoded tokens before EOS: those of a template that were given do not count."""
+        """Decoded tokens before EOS. Fixed tokens of a template do not count."""
         return sum(at != NEVER for at in self.committed_at[: len(self.token_ids)])
 
     @property
@@ -69,17 +70,23 @@ def decode(
     reference: Sequence[Sequence[int]] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[DecodedRow]:
-    """Fills the columns after each prompt (token ids), block by block.
+    """Fills the columns after each prompt, block by block.
 
-    gen_len: how many, for all rows or for each. templates: instead of it, each row's response with MASK where a token
-    is wanted; its other ids are fixed: never masked, never overwritten, and no EOS before them ends the row.
-    A row's tokens, NFE and queried columns do not depend on the other rows; its randomness comes from `seed` and its
-    prompt, so equal prompts of one call get equal samples (another seed gives others). max_steps bounds the forwards of
-    a row (default: `decoder.max_steps`, which a decoder that only commits never exceeds). reference: responses that the
-    view shows beside each step; a rule that asks for them (`Oracle`) and is given none gets those of one token per
-    forward, whose cost is not counted.
-    Raises ValueError, before the first forward, for lengths or a cache that the model cannot use, and for a rule or a
-    name where a decoder belongs.
+    prompts: token ids.
+    gen_len: columns to fill, for all rows or for each.
+    templates: instead of `gen_len`, each row's response with MASK where a token is wanted. Its other ids are fixed:
+        they are never masked or overwritten, and no EOS before them ends the row.
+    block_len: columns per window.
+    decoder, cache, stop: what is decided, what is computed again, and where a text ends.
+    seed: of the random numbers. They depend on seed and prompt, so equal prompts of one call get equal samples.
+    max_steps: forwards after which a row is given up. None: `decoder.max_steps`.
+    on_step: called after each step. The view's logits are valid only during the call.
+    reference: responses that the view shows beside each step. Where the decoder needs them and None is given, they are
+        decoded first with one token per forward, which costs no NFE.
+    device: where the canvas is.
+
+    A row's tokens, NFE and queried columns do not depend on the other rows. Raises ValueError before the first forward:
+    for lengths or a cache that the model cannot use, and for a rule or a name in place of a decoder.
     """
     check_is_decoder(decoder)
     check_is_stop_rule(stop)
@@ -138,7 +145,7 @@ def decode(
 
 
 def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None:
-    """Raises ValueError when a model cannot use a cache, or a decoder not this model or cache."""
+    """Raises ValueError when the model cannot use the cache, or the decoder cannot use the model or the cache."""
     spec = model.spec
     cache.check(spec)
     if decoder.needs_shadow and cache != NO_CACHE:
@@ -202,8 +209,11 @@ def _forward_windows(
     before: Logits | None,
     look_ahead: bool,
 ) -> Logits:
-    """Logits of the windows where the questions ask for them; counts NFE and queried columns. before: the last step's.
-    look_ahead: asks for the logits of all queried columns too and notes where they expect EOS."""
+    """Logits of the windows where the questions ask for them. Counts NFE and queried columns.
+
+    before: the logits of the last step. look_ahead: also asks for the logits of all queried columns and notes where
+        they expect EOS.
+    """
     columns, soft, pieces = state.columns, state.soft_input, []
     for question in questions:
         plan, want = question.plan, question.want
@@ -228,7 +238,7 @@ def _forward_windows(
 
 
 def _forward_with_shadow(model: ShadowDenoiser, state: DecodeState) -> tuple[Logits, Float[Tensor, "B W"]]:
-    """One forward over the whole canvas and a shadow of the window; its columns count as queried too."""
+    """One forward over the whole canvas and a shadow of the window. The shadow's columns count as queried too."""
     columns = state.columns
     logits, shadow = model.shadow_logits(state.canvas, columns, state.prompt_len, state.end)
     live = ~state.done

@@ -1,8 +1,8 @@
-"""Randomness that is a function of (row seed, draw, position), so that a row decodes alike alone or in any batch, on
-any device.
+"""Random numbers that are a function of row seed, step, stream and position. A row decodes alike alone or in any batch,
+on any device.
 
-A torch.Generator shared by a batch makes each row depend on its neighbours. Here every number is the SplitMix64 hash
-(Steele et al., OOPSLA 2014) of its own coordinates: no state, no host sync.
+With a torch.Generator that a batch shares, each row would depend on its neighbours. Here every number is the SplitMix64
+hash (Steele et al., OOPSLA 2014) of its own coordinates. That needs no state and no transfer from the device.
 """
 
 import zlib
@@ -22,8 +22,11 @@ STREAMS = {"candidate": 1, "order": 2, "remdm fill": 11, "remdm mask": 12, "orig
 
 @dataclass(frozen=True)
 class Noise:
-    """What a step draws from. seeds: of each row. step: which of a row's steps it is. Costs nothing until the first
-    draw."""
+    """What a step draws from. It costs nothing until the first draw.
+
+    seeds: of each row.
+    step: which of a row's steps it is.
+    """
 
     seeds: Int[Tensor, " B"]
     step: Int[Tensor, " B"]
@@ -33,8 +36,11 @@ class Noise:
         return _hash(_hash(self.seeds) + self.step * _INCREMENT)
 
     def uniform(self, *sizes: int, stream: str) -> Float[Tensor, "B ..."]:
-        """Float64 in (0, 1), shape `[B, *sizes]`. stream: a name of the drawing part's own. Draws of different names
-        are independent, the same name repeats its draw."""
+        """Float64 in (0, 1), of shape `[B, *sizes]`.
+
+        stream: a name that belongs to the drawing part. Draws of different names are independent. The same name repeats
+            its draw.
+        """
         number = STREAMS[stream] if stream in STREAMS else 2**32 + zlib.crc32(stream.encode())
         bits = _hash(self._mixed + number)
         for size in sizes:

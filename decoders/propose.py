@@ -1,4 +1,4 @@
-"""From logits to candidates: a token per position and a confidence by which rules compare positions."""
+"""From logits to candidates: a token per position, and a confidence by which rules compare positions."""
 
 from typing import get_args
 
@@ -13,11 +13,15 @@ CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
 
 def propose(view: View, logits: Logits, temperature: float, confidence: Confidence) -> Candidates:
-    """Candidates of a step.
+    """Candidates of a step. temperature: 0 takes the likeliest token; above, a token is drawn.
 
-    temperature 0 takes the argmax, else a sample of the tempered distribution. Confidence is of the distribution
-    without temperature: prob p(candidate); margin p1 - p2; entropy sum p log p (0 is surest); random; left_to_right
-    (higher is further left).
+    The confidence is always of the distribution without temperature:
+
+        prob            p(candidate)
+        margin          p1 - p2, of the two likeliest tokens
+        entropy         sum p log p in nats; 0 is surest
+        random          a random number
+        left_to_right   higher is further left
     """
     if temperature == 0:
         tokens = logits.top[1]

@@ -1,4 +1,4 @@
-"""Masked positions in order of confidence, and back: what rules that count positions share."""
+"""Masked positions in order of confidence, and back to positions, for rules that count."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,8 +10,10 @@ from decoders.types import Candidates, View
 def surest_first(
     view: View, candidates: Candidates
 ) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
-    """Sorted confidences (-inf at positions that are not masked, which come last), their positions, and which are
-    masked."""
+    """Confidences from high to low, the positions they are of, and which of these are masked.
+
+    Positions that are not masked come last, with -inf. Ties go to the left.
+    """
     confidence = candidates.confidence.masked_fill(~view.masked, float("-inf"))
     confidence, order = confidence.sort(dim=1, descending=True, stable=True)
     return confidence, order, view.masked.gather(1, order)

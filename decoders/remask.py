@@ -1,6 +1,6 @@
 """Revisions: committed tokens are masked again, or replaced, when later evidence speaks against them.
 
-Each step of a row must make progress, or bound its number of steps, for the loop to end.
+For the loop to end, each step of a row must make progress, or the number of its steps must be bounded.
 """
 
 from collections.abc import Sequence
@@ -17,29 +17,29 @@ from decoders.types import Candidates, CommitRule, Memory, Part, Revise, Shape, 
 
 
 def _confidences(shape: Shape) -> Memory:
-    """Confidence at the time of commit, per position."""
+    """Memory for the confidence of each position at its commit."""
     return {"confidence": torch.zeros((shape.batch, shape.window), device=shape.device)}
 
 
 def _keep(memory: Memory, write: Bool[Tensor, "B W"], candidates: Candidates) -> Float[Tensor, "B W"]:
-    """Stores the confidences of the new commits and returns all stored ones."""
+    """Stores the confidences of the new commits. Returns all stored ones."""
     stored = memory["confidence"]
     stored.copy_(torch.where(write, candidates.confidence, stored))
     return stored
 
 
 def _remask(view: View, candidates: Candidates, write: Bool[Tensor, "B W"], back: Bool[Tensor, "B W"]) -> Update:
-    """Commits `write` and masks `back` again (a position in both stays masked)."""
+    """Commits `write` and masks `back` again. A position in both stays masked."""
     tokens = torch.where(back, view.spec.mask_id, candidates.tokens)
     return Update(tokens, (write & ~back) | (back & ~view.masked))
 
 
 @dataclass(frozen=True)
 class ConfidenceDrop(Revise):
-    """Saber's backtracking (arXiv 2510.18165): masks the tokens that lost most confidence since their commit.
+    """Saber's backtracking (arXiv 2510.18165): masks the tokens that have lost most confidence since their commit.
 
-    One token per `mu` new commits, at least 1, and fewer than the new commits, which the paper leaves open and without
-    which a step need not make progress. Only tokens that really lost confidence.
+    A step masks one token per `mu` new commits, at least 1, and only tokens that have lost confidence. It also masks
+    fewer than it commits, so that it makes progress. The paper leaves that open.
     """
 
     mu: float = 4.0
@@ -65,9 +65,9 @@ class ConfidenceDrop(Revise):
 class Wino(Revise):
     """WINO's narrow-out (arXiv 2507.18578): masks tokens that a forward which cannot see them does not confirm.
 
-    A committed token is masked again when its probability at its shadow (`View.shadow`) is below `keep`, the least
-    likely first, in steps that commit more than one; fewer than the step before committed, so that a row makes progress
-    over its steps. Use with WideIn.
+    A committed token is doubted when its probability at its shadow (`View.shadow`) is below `keep`. A step that commits
+    more than one token masks the doubted ones, the least likely first. It masks fewer than the step before committed,
+    so that a row makes progress. Use with `WideIn`.
     """
 
     keep: float = 0.9
@@ -106,10 +106,10 @@ class WideIn(CommitRule):
 
 @dataclass(frozen=True)
 class TokenEdit(Revise):
-    """LLaDA2.1's editing (arXiv 2602.08676): a committed token gives way to another one with probability > tau.
+    """LLaDA2.1's editing (arXiv 2602.08676): a committed token gives way to another one with a probability above tau.
 
-    Once the window is full it is looked at again until nothing changes, at most `post` times. For models trained to
-    edit; a plain masked model never saw wrong tokens in its input.
+    Once a window is full, it is looked at again until nothing changes, at most `post` times. It is for models that were
+    trained to edit. A plain masked model never saw wrong tokens in its input.
     """
 
     tau: float = 0.5
@@ -134,7 +134,8 @@ class TokenEdit(Revise):
 
 @dataclass(frozen=True)
 class RunningConfidence(Revise):
-    """RCR (MDPO, arXiv 2508.13148): fill everything, then mask the least confident again, MaskGIT's number of them.
+    """RCR (MDPO, arXiv 2508.13148): fills everything, then masks the least confident again, as many as MaskGIT's
+    schedule says.
 
     Use with `FixedK("all")`. A token's confidence is that of its commit, so an early commit is reconsidered as long as
     surer ones come. Deviation: the published code also masks tokens of earlier blocks.
@@ -156,11 +157,15 @@ class RunningConfidence(Revise):
 
 @dataclass(frozen=True)
 class LoopRule(CommitRule):
-    """ParallelBench's port of ReMDM (arXiv 2503.00307): near the end of a block, `extra` steps that redo `redo` tokens.
+    """ParallelBench's port of ReMDM (arXiv 2503.00307): near the end of a block, extra steps do some tokens again.
 
-    steps: forwards of the schedule. Before each extra step, which come after `after` of the scheduled ones,
-    `LoopRemask` masks the `redo` tokens of lowest confidence; give it the same values. This rule commits the
-    schedule's number, or `redo` in an extra step. Raises ValueError for impossible numbers.
+    This rule commits the schedule's number of tokens, or `redo` in an extra step. Before each extra step `LoopRemask`
+    masks the `redo` tokens of lowest confidence. Give both the same values.
+
+    steps: forwards of the schedule.
+    extra: number of extra steps.
+    redo: tokens that each of them does again.
+    after: steps of the schedule that come before the first extra one.
     """
 
     steps: int = 32
@@ -192,7 +197,7 @@ class LoopRule(CommitRule):
 
 @dataclass(frozen=True)
 class LoopRemask(Revise):
-    """The remasking that belongs to `LoopRule`, of the same values."""
+    """The remasking that belongs to a `LoopRule` of the same values."""
 
     steps: int = 32
     extra: int = 4
@@ -218,13 +223,19 @@ class LoopRemask(Revise):
 
 @dataclass(frozen=True)
 class ReMdmRule(CommitRule):
-    """ReMDM's sampler (arXiv 2503.00307) over `steps` forwards per block: masks are filled and tokens masked at random.
+    """ReMDM's sampler (arXiv 2503.00307) over `steps` forwards per block: masks are filled, and tokens masked, at
+    random.
 
-    With unmasked fraction a_t = i / steps before step i and a_s after it, a token is masked again with probability
-    sigma <= min(1, (1 - a_s) / a_t) and a mask is filled with (a_s - (1 - sigma) a_t) / (1 - a_t). kind: "cap" sigma =
-    min(eta, bound); "rescale" eta * bound; "conf" bound * eta * softmax(-confidence at commit) over the tokens (0 for
-    masks). Its quality comes from steps > tokens: it is not a fast decoder. This rule fills and `ReMdmRemask` masks;
-    give the same values to both, and at_least_one=False.
+    Let a_t = i / steps be the unmasked fraction before step i, and a_s the fraction after it.
+
+        P(mask a token again) = sigma                                  sigma <= bound = min(1, (1 - a_s) / a_t)
+        P(fill a mask)        = (a_s - (1 - sigma) a_t) / (1 - a_t)
+
+    kind: "cap" is sigma = min(eta, bound). "rescale" is eta * bound. "conf" is eta * bound * softmax(-confidence at
+        commit) over the tokens, and 0 for masks.
+
+    Its quality comes from steps > tokens, so it is not a fast decoder. This rule fills and `ReMdmRemask` masks. Give
+    both the same values, and the decoder at_least_one=False.
     """
 
     steps: int = 32
@@ -245,7 +256,7 @@ class ReMdmRule(CommitRule):
         return before, after, ((1 - after) / before.clamp(min=1e-9)).clamp(max=1)
 
     def sigma(self, bound: Float[Tensor, "B 1"]) -> Float[Tensor, "B 1"]:
-        """For masks, and for tokens unless kind is conf."""
+        """sigma of masks. It is that of tokens too, unless kind is "conf"."""
         return {"cap": bound.clamp(max=self.eta), "rescale": self.eta * bound, "conf": 0 * bound}[self.kind]
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
@@ -257,7 +268,7 @@ class ReMdmRule(CommitRule):
 
 @dataclass(frozen=True)
 class ReMdmRemask(Revise):
-    """The remasking that belongs to `ReMdmRule`, of the same values."""
+    """The remasking that belongs to a `ReMdmRule` of the same values."""
 
     steps: int = 32
     kind: str = "cap"

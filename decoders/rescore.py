@@ -1,4 +1,4 @@
-"""Rescoring: another confidence for the candidates, by which rules compare positions."""
+"""Rescoring: gives candidates another confidence, by which rules compare positions."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,7 +14,7 @@ from decoders.types import Candidates, Memory, Rescore, Shape, View
 
 @dataclass(frozen=True)
 class OriginalProb(Rescore):
-    """The candidate's probability before any temperature, filter or credit (Dimple, arXiv 2505.16990)."""
+    """The candidate's probability before any temperature, sampling filter or credit (Dimple, arXiv 2505.16990)."""
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         return replace(candidates, confidence=view.logits.prob(candidates.tokens))
@@ -22,9 +22,10 @@ class OriginalProb(Rescore):
 
 @dataclass(frozen=True)
 class EosLast(Rescore):
-    """EOS candidates come last (LLaDA's confidence_eos_eot_inf): confidence 0; others are renormalised without EOS.
+    """EOS candidates come last (LLaDA's confidence_eos_eot_inf): their confidence is 0, and that of others is
+    renormalised without EOS.
 
-    Confidence: prob. At temperature 0, as the authors' code does; see EVAL.md of LLaDA on the flood of EOS.
+    Confidence: prob. At temperature 0, as in the authors' code. LLaDA's EVAL.md explains the flood of EOS.
     """
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
@@ -37,9 +38,9 @@ class EosLast(Rescore):
 
 @dataclass(frozen=True)
 class OrderNoise(Rescore):
-    """Draws positions instead of ranking them: without replacement from softmax(confidence / temperature).
+    """Draws positions without replacement from softmax(confidence / temperature), where a rule would rank them.
 
-    Dream's alg_temp (arXiv 2508.15487), by the Gumbel top-k trick. For rules that count positions.
+    This is Dream's alg_temp (arXiv 2508.15487), by the Gumbel top-k trick. For rules that count positions.
     """
 
     temperature: float = 0.1
@@ -55,11 +56,15 @@ class OrderNoise(Rescore):
 
 @dataclass(frozen=True)
 class PositionPrior(Rescore):
-    """PC-Sampler (arXiv 2508.13021): exp(-decay * i) * min(-c_i log f(v_i), limit) for position i of the window.
+    """PC-Sampler (arXiv 2508.13021): position i of the window gets exp(-decay * i) * min(-c_i log f(v_i), limit).
 
-    c_i: the candidate's probability, f: its frequency in some corpus. frequencies: a safetensors file with a tensor
-    `counts` `[V]`; None: all alike, and no limit, which would make all c_i above 0.85 equal among 10^5 tokens. It
-    changes the order of commits, not their number: use with a rule that counts.
+    c_i is the candidate's probability and f its frequency in some corpus. It changes the order of commits and not their
+    number: use it with a rule that counts.
+
+    decay: per column.
+    limit: of the second factor. Without frequencies it is not applied: it would make all c_i above 0.85 equal among
+        10^5 tokens.
+    frequencies: a safetensors file with a tensor `counts` `[V]`. None: all tokens are alike.
     """
 
     decay: float = 0.25
@@ -87,7 +92,7 @@ class PositionPrior(Rescore):
 
 @lru_cache(maxsize=8)
 def _surprise(file: str | None, vocab: int, device: torch.device) -> Float[Tensor, " V"]:
-    """-log(frequency + 1e-9) of each token, as released."""
+    """-log(frequency + 1e-9) of each token, as in the authors' code."""
     counts = torch.ones(vocab) if file is None else load_file(file)["counts"].float()
     if len(counts) != vocab:
         raise ValueError(f"frequencies={file!r} counts {len(counts)} tokens, the model has {vocab}; use its tokenizer")
@@ -98,7 +103,9 @@ def _surprise(file: str | None, vocab: int, device: torch.device) -> Float[Tenso
 class DensityPrior(Rescore):
     """Certainty prior (d2Cache, arXiv 2509.23094): confidence times the Gaussian-weighted share of decided neighbours.
 
-    Everything left of the response counts as decided, nothing right of the window. sigma: in columns.
+    Everything left of the response counts as decided, and nothing right of the window.
+
+    sigma: width of the Gaussian in columns.
     """
 
     sigma: float = 10.0

@@ -1,4 +1,4 @@
-"""What a step's marginals say about each window position, in numbers: what traces store and learned rules read."""
+"""What a step's logits say of each window position, in numbers. Recordings store them and learned rules read them."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,14 @@ _LEAST = 1e-6  # logarithms start here
 
 @dataclass(frozen=True)
 class Signals:
-    """Of one step, or of N recorded ones (then B is N).
+    """Of one step, or of N recorded ones (then B is N). All positions count, decided ones too.
 
-    tokens: the likeliest ones. prob, margin, entropy: of each position's distribution. rival: the most probability that
-    another masked position with another candidate gives to this candidate; rivalled: the most that this position gives
-    to another one's candidate; twin: the largest doubt 1 - p of a masked position with the same candidate. masked,
-    live, step: as in `View`. All positions count, decided ones too.
+    tokens: the likeliest token of each position, its candidate.
+    prob, margin, entropy: of each position's distribution.
+    rival: the most probability that another masked position with another candidate gives to this candidate.
+    rivalled: the most probability that this position gives to the candidate of such a position.
+    twin: the largest doubt 1 - p of another masked position with the same candidate.
+    masked, live, step: as in `View`.
     """
 
     tokens: Int[Tensor, "B W"]
@@ -35,7 +37,7 @@ class Signals:
 
 
 def signals(view: View) -> Signals:
-    """Reads the model's own logits; a decoder's transforms and temperature do not matter."""
+    """Reads the model's own logits. A decoder's transforms and temperature change nothing."""
     logits, tokens = view.logits, view.logits.top[1]
     prob = logits.top_prob()
     width = tokens.shape[1]
@@ -58,13 +60,17 @@ def feature_memory(shape: Shape) -> Memory:
 
 
 def features(s: Signals, memory: Memory) -> Float[Tensor, "B W 14"]:
-    """Features of each position, about -1 to 1, that mean the same in any window and for any vocabulary. Updates
+    """14 numbers per position, about -1 to 1, that mean the same in any window and for any vocabulary. Updates
     `memory`.
 
-    Logarithms of: doubt (1 - p), 1 - margin, entropy, the entropies of all surer masks added up (what EB-Sampler
-    bounds), rival, rivalled, twin. Steps for which the candidate has stood, the change of p, the distances to the
-    nearest decided position on the left and on the right (or the window's edge), the share decided, the number of masks
-    and of steps so far.
+    Logarithms of:
+        1-4    1 - p, 1 - margin, the entropy, the sum of the entropies of all surer masks (what EB-Sampler bounds)
+        5-7    rival, rivalled, twin
+        8      steps for which the candidate has stood
+        9, 10  distance to the nearest decided position on the left and on the right, or to the window's edge
+        11, 12 number of masks, and of steps so far
+    As they are:
+        13, 14 change of p since the step before, share of live positions that are decided
     """
     began = (s.step == 0)[:, None]
     stable = torch.where(~began & (s.tokens == memory["tokens"]), memory["stable"] + 1, 0)
@@ -84,6 +90,6 @@ def features(s: Signals, memory: Memory) -> Float[Tensor, "B W 14"]:
 
 
 def _distance(masked: Bool[Tensor, "B W"]) -> Int[Tensor, "B W"]:
-    """Columns to the nearest one on the left that is not masked, or to the window's edge; 0 at such a one."""
+    """Columns to the nearest decided position at or left of each, or to the window's edge."""
     position = torch.arange(masked.shape[1], device=masked.device).expand_as(masked)
     return position - torch.where(masked, -1, position).cummax(1).values

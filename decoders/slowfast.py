@@ -1,4 +1,4 @@
-"""SlowFast sampling (arXiv 2506.10848) as its authors released it; `Horizon` is our reading of the paper's text."""
+"""SlowFast sampling (arXiv 2506.10848) as its authors released it. `Horizon` is our reading of the paper's text."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,23 @@ from decoders.types import EVERYTHING, Candidates, Memory, Revise, Shape, Update
 
 @dataclass(frozen=True)
 class SlowFast(Revise):
-    """Cycles over the window: `explore` forwards that look how far the model is sure, then a span decoded up to there.
+    """Goes through the window in cycles: `explore` forwards look how far the model is sure, then the span up to there
+    is decoded.
 
-    A step commits all confidences >= tau if they are at least two, else the surest: of everything from the cycle's
-    start on while it explores, of the span after. Each exploring step estimates the span: up to the farthest masked
-    confidence >= see, one column if there is none. The span is the first estimate that agrees with those before it
-    (`agree` in a row have a standard deviation below `spread`), else the mean of the last ones.
-    From the second forward of a span on the model sees nothing behind it. A cycle makes all its exploring forwards,
-    also when nothing is left to fill: they count, as in the published numbers.
-    Confidence: prob. Use with `FixedK("all")`.
+    A step commits all confidences >= tau if they are at least two, else the surest. An exploring step looks at
+    everything from the cycle's start on, a later one at the span.
+
+    Each exploring step estimates the span: up to the farthest masked confidence >= see, or one column. The span is the
+    first estimate that agrees with those before it, else the mean of the last `agree` ones.
+
+    From the second forward of a span on, the model sees nothing behind it. A cycle makes all its exploring forwards,
+    also when nothing is left to fill. They count, as in the published numbers. Confidence: prob. Use with
+    `FixedK("all")`.
+
+    tau: confidence from which all commit.
+    see: confidence from which a position counts as seen.
+    explore: exploring forwards per cycle.
+    agree, spread: so many estimates in a row agree when their standard deviation is below `spread` columns.
     """
 
     tau: float = 0.9

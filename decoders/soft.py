@@ -1,4 +1,4 @@
-"""Soft steps: positions that stay masked show the model what it thought of them, in the next forward."""
+"""Soft steps: in the next forward, positions that stay masked show the model what it thought of them."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from dllm.soft import Soft
 
 @dataclass(frozen=True)
 class Smoothing(SoftStep):
-    """Iteration smoothing (dInfer, arXiv 2510.08666): E[MASK] + w * sum_v p_v E_v with w = min(start + growth * step,
+    """Iteration smoothing (dInfer, arXiv 2510.08666): E[MASK] + w * sum_v p_v E_v, with w = min(start + growth * step,
     limit)."""
 
     start: float = 0.15
@@ -29,8 +29,8 @@ class Smoothing(SoftStep):
 
 @dataclass(frozen=True)
 class Slerp(SoftStep):
-    """Soft tokens (arXiv 2609.37391): E[MASK] turned by `amount` of the angle towards sum over the `top` likeliest
-    tokens of p_v E_v, at MASK's norm."""
+    """Soft tokens (arXiv 2609.37391): E[MASK] turned by `amount` of the angle towards a mixture of tokens, at MASK's
+    norm. The mixture is the sum of p_v E_v over the `top` likeliest tokens."""
 
     amount: float = 0.3
     top: int = 2

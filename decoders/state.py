@@ -1,4 +1,4 @@
-"""The state of one decode call: the canvas and where each row stands. Only this file slices or moves windows."""
+"""The state of one decode call: the canvas, and where each row stands. No other file slices or moves windows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,21 +19,35 @@ NEVER = -1  # committed_at of a column that holds no commit
 
 @dataclass
 class DecodeState:
-    """B rows over a right-padded canvas of T columns; a row's window is `window` columns from `start`.
+    """B rows over a canvas of T columns, padded on the right. A row's window is `window` columns from `start`.
 
-    prompt_len, gen_len, start, previous, end, step, seeds, nfe, queried, budget: `[B]`. free: columns that a decoder
-    may write; the others (prompt, fixed tokens of a response, padding) keep theirs, `[B, T]`. tail: the column after a
-    row's last fixed one; no EOS before it ends the row. previous: start of the window before. end: live end
-    (exclusive), which stop rules may lower. step: forwards made in the current window. nfe: forwards of the row, at
-    most `budget`; queried: columns recomputed for it. committed_at: the forward (from 0) that last wrote a column,
-    `[B, T]`. fresh: columns that the last forward wrote. soft: what undecided positions of the present windows show the
-    model. reference: the canvas of another decode, for rules that ask for it. eos_ahead: probability of EOS where the
-    last forward expected one at a column that was masked, else 0, for stop rules that ask for it. accepted: window
-    positions that a filter accepted in it, None without a filter. sight: the column
-    from which on the next forward sees nothing, None where it sees everything.
-    Windows and what is pending are asked for many times per step, so `columns` and `pending` are kept until a method
-    that ends in `_` changes what they are made of.
-    Block-causal windows lie on the model's grid, so the first may begin inside the prompt.
+    Windows of a block-causal model lie on the model's grid, so the first may begin inside the prompt.
+
+    spec: the model's special ids.
+    canvas: token ids.
+    free: columns that a decoder may write. Prompts, fixed tokens and padding are not free.
+    prompt_len, gen_len: columns of the prompt and of the response.
+    tail: the column after the row's last fixed one. No EOS before it ends the row.
+    start, previous: first column of the window, and of the window before (0 in the first).
+    end: the live end (exclusive). Stop rules move it to the left.
+    step: forwards made in this window.
+    done: rows that need no forward.
+    first: rows that are in their first window.
+    seeds: of the row's random numbers.
+    nfe, budget: forwards of the row so far, and at most.
+    queried: columns computed for the row so far.
+    committed_at: the forward (from 0) that wrote a column last, NEVER where none did.
+    fresh: columns that the last forward wrote.
+    window: columns per window.
+    soft: what undecided positions of the windows show the model.
+    reference: the canvas of another decode, for rules that ask for it.
+    eos_ahead: probability of EOS at masked columns where the last forward expected one, else 0. For stop rules that
+        ask.
+    sight: the first column that the next forward does not see. None: it sees all.
+    accepted: window positions that the rule's filter accepted. None: it has no filter.
+
+    `columns` and `pending` are asked for many times per step. They are kept until a method that ends in `_` changes
+    what they are made of.
     """
 
     spec: ModelSpec
@@ -74,7 +88,7 @@ class DecodeState:
         budgets: Sequence[int],
         device: torch.device,
     ) -> "DecodeState":
-        """Prompts followed by responses: MASK where a token is wanted, any other id stays as it is."""
+        """The state before the first step. responses: MASK where a token is wanted; any other id is fixed."""
         prompt_len = torch.tensor([len(prompt) for prompt in prompts])
         gen_len = torch.tensor([len(response) for response in responses])
         start = prompt_len if spec.block is None else prompt_len // block_len * block_len
@@ -115,7 +129,7 @@ class DecodeState:
         return state
 
     def progress(self) -> Progress:
-        """A copy on the host: the one transfer of a step."""
+        """A copy on the host. It is the one transfer of a step."""
         numbers = (self.prompt_len, self.start, self.visible_end, self.step, self.first, self.previous, self.done)
         packed = torch.cat([torch.stack(numbers, 1), self.pending + 2 * self.fresh], 1).cpu().numpy()
         prompt_len, start, end, step, first, previous, done = packed[:, : len(numbers)].T
@@ -156,14 +170,15 @@ class DecodeState:
 
     @property
     def soft_input(self) -> SoftInput | None:
-        """The soft step of rows that are still in the window it was made for."""
+        """The soft step, for rows that are still in the window it was made for."""
         if self.soft is None:
             return None
         columns = self.columns
         return SoftInput(self.soft, columns, self.pending.gather(1, columns) & (self.step > 0)[:, None])
 
     def view(self, logits: Logits, shadow: Float[Tensor, "B W"] | None = None, partial: Sequence[Plan] = ()) -> View:
-        """What the decoder may see of this step. partial: plans of rows that may decide their wanted columns only."""
+        """What the decoder may see of this step. partial: plans whose rows may decide only the columns that the plan
+        wants."""
         columns = self.columns
         tokens = self.canvas.gather(1, columns)
         live = self.live.gather(1, columns) & ~self.done[:, None]
@@ -178,20 +193,20 @@ class DecodeState:
     def expect_eos_(
         self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits, where: Bool[Tensor, "R N"]
     ) -> None:
-        """Notes the probability of EOS at columns of `where` in which it is the likeliest token."""
+        """Notes the probability of EOS at those columns of `where` in which EOS is the likeliest token."""
         if self.eos_ahead is None:
             self.eos_ahead = torch.zeros(self.canvas.shape, device=self.canvas.device)
         prob = torch.where(self.spec.is_eos(logits.top[1]) & where, logits.top_prob(), 0)
         self.eos_ahead[rows[:, None], columns] = prob.to(self.eos_ahead.dtype)
 
     def expect_(self, responses: Sequence[Sequence[int]]) -> None:
-        """Keeps other responses to the same prompts as the reference; behind their last token they are EOS."""
+        """Keeps other responses to the same prompts as the reference. Behind their last token stands EOS."""
         self.reference = torch.full_like(self.canvas, self.spec.eos_ids[0])
         for row, (start, tokens) in enumerate(zip(self.prompt_len.tolist(), responses, strict=True)):
             self.reference[row, start : start + len(tokens)] = torch.tensor(tokens, dtype=torch.long)
 
     def apply_(self, view: View, update: Update) -> None:
-        """Writes an update into the canvas, live positions only, and keeps its soft step."""
+        """Writes an update into the live columns of the canvas, and keeps its soft step."""
         columns, write = self.columns, update.write & view.live
         self.canvas.scatter_(1, columns, torch.where(write, update.tokens, view.tokens))
         self._pending = None
@@ -202,12 +217,12 @@ class DecodeState:
         self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, write & (update.tokens != view.tokens))
 
     def cut_(self, end: Int[Tensor, " B"], hold: Bool[Tensor, " B"] | None = None) -> None:
-        """Lowers the live end, but of held rows."""
+        """Lowers the live end of rows that are not held."""
         self.end = end if hold is None else torch.where(hold, self.end, end)
         self._pending = None
 
     def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
-        """Moves rows whose window is filled (and not held) to the next one with something to fill; rows that have
+        """Moves rows whose window is full, and not held, to the next window with something to fill. Rows that have
         reached their live end or spent their budget are done."""
         filled = ~self.pending.gather(1, self.columns).any(1)
         leaves = filled if hold is None else filled & ~hold
@@ -222,7 +237,14 @@ class DecodeState:
         self.done = self.done | (self.start >= self.end) | (self.nfe >= self.budget)
 
     def _next_start(self, start: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """The first window at or behind `start` with something to fill, the live end where none is."""
+        """The start of the first window at or behind `start` with something to fill, or the live end where there is
+        none.
+
+        For windows of 4 columns from start 4, with masks (_) in columns 14 and 15 only, it is 12:
+
+            column  4  5  6  7 |  8  9 10 11 | 12 13 14 15
+                    A  B  C  D |  E  F  G  H |  I  J  _  _
+        """
         columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
         waiting = self.pending & (columns >= start[:, None])
         skipped = (waiting.int().argmax(1) - start) // self.window * self.window
@@ -236,7 +258,7 @@ def responses(
     templates: Sequence[Sequence[int]] | None,
     block_len: int,
 ) -> list[list[int]]:
-    """What is to be decoded after each prompt: `gen_len` MASKs (one length, or one per prompt), or its template.
+    """What is to be decoded after each prompt: its template, or `gen_len` MASKs (one number, or one per prompt).
 
     Raises ValueError for lengths and templates that cannot be decoded.
     """

@@ -1,5 +1,4 @@
-"""Stop rules: where a row's generation may end before its canvas does. Each returns the row's live end, which never
-grows."""
+"""Stop rules: where a row's text may end before its canvas does. Each returns the row's live end, which never grows."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ Looks = Literal["window", "query"]
 
 
 class StopRule(ABC):
-    """Called after each update with the state that already holds it."""
+    """Called after each update, with the state that already holds it."""
 
     @property
     def looks(self) -> Looks | None:
-        """Where the loop must note which columns expect an EOS (`DecodeState.eos_ahead`): among those of the window, or
-        among all that are queried. None: nowhere."""
+        """Where the loop notes which masked columns expect an EOS (`DecodeState.eos_ahead`): in the window, or in all
+        queried columns. None: nowhere."""
         return None
 
     @abstractmethod
@@ -35,7 +34,7 @@ def check_is_stop_rule(stop: object) -> None:
 
 @dataclass(frozen=True)
 class Never(StopRule):
-    """Decode the whole canvas; the text is cut at its first EOS (LLaDA's default)."""
+    """Decodes the whole canvas. The text is cut at its first EOS (LLaDA's default)."""
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
         return state.end
@@ -43,8 +42,10 @@ class Never(StopRule):
 
 @dataclass(frozen=True)
 class BlockEos(StopRule):
-    """Stop when a finished block holds EOS (Fast-dLLM, dInfer's early stop); the end is that EOS. A block is the
-    window, or all of the model's block in which a window is a sub-block (Fast-dLLM v2's batches)."""
+    """Stops when a finished block holds EOS. The end is that EOS (Fast-dLLM, dInfer's early stop).
+
+    A block is the window. Where a window is a sub-block, it is the model's block (Fast-dLLM v2's batches).
+    """
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
         block = state.spec.block or state.window
@@ -58,7 +59,7 @@ class BlockEos(StopRule):
 
 @dataclass(frozen=True)
 class StrictEos(StopRule):
-    """Stop as soon as an EOS is committed and no mask is left before it (Fast-dLLM v2, LLaDA2.x)."""
+    """Stops as soon as an EOS is committed and no mask is left before it (Fast-dLLM v2, LLaDA2.x)."""
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
         tokens, inside = _window(state)
@@ -68,16 +69,16 @@ class StrictEos(StopRule):
 
 @dataclass(frozen=True)
 class Eotp(StopRule):
-    """Cut the canvas after an EOS, also when masks are left before it (Learn2PD's EoTP, arXiv 2509.25188). Columns
-    behind it are never decoded, those before it still are.
+    """Cuts the canvas after an EOS, also when masks are left before it (Learn2PD's EoTP, arXiv 2509.25188). Columns
+    behind it are never decoded. Columns before it still are.
 
-    scope: where an EOS counts that the model expects at a masked column: anywhere in the columns of the forward
-        ("query", the published plain function; it puts every queried column through the model's head), in the window
-        ("window", the published cached ones), or nowhere ("committed", ours: the first committed EOS cuts).
-    tau: expected with less than this probability it does not count. Published: 0, so that one wrong expectation cuts
-        the answer for good.
-    order: of two of them the first that a filter accepts cuts (`Learn2PD`), else the likeliest that was expected
-        ("published"); or the first committed one, else the likeliest still expected ("committed", ours).
+    scope: which masked columns count when the model expects an EOS there. "query" is all columns of the forward, which
+        then all go through the model's head (the published plain function). "window" is the window (the published
+        cached ones). "committed" is none: the first committed EOS cuts (ours).
+    tau: an EOS expected with less than this probability does not count. Published: 0, so that one wrong expectation
+        cuts the answer for good.
+    order: which of several EOS cuts. "published": the first that a filter accepts (`Learn2PD`), else the likeliest that
+        was expected. "committed": the first committed one, else the likeliest that is still expected (ours).
     """
 
     scope: Literal["committed", "window", "query"] = "query"
@@ -124,7 +125,7 @@ def _window(state: DecodeState) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]
 def _first_eos_end(
     state: DecodeState, tokens: Int[Tensor, "B N"], columns: Int[Tensor, "..."], where: Bool[Tensor, "B N"]
 ) -> Int[Tensor, " B"]:
-    """The column after the first EOS of `where` behind the fixed tokens, or the present end in rows without one."""
+    """The column after the first EOS of `where` behind the fixed tokens. The present end in rows without one."""
     ends = state.spec.is_eos(tokens) & where & (columns >= state.tail[:, None])
     after = torch.where(ends, columns + 1, state.end[:, None])
     return after.amin(1)

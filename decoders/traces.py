@@ -1,8 +1,8 @@
-"""Recorded decodes: per step what the model offered and what was committed, per prompt the final tokens and those of
-one token per forward. Learned rules are trained on them.
+"""Recorded decodes, on which learned rules are trained: what the model offered in each step, what was committed, each
+prompt's final tokens, and those of one token per forward.
 
-A folder holds traces.json (what was decoded, with what) and one safetensors file per batch of prompts. A file is
-complete or not there, and depends on its batch alone, so a recording that was killed goes on where it stopped.
+A folder holds traces.json (what was decoded, and with what) and one safetensors file per batch of prompts. A file is
+complete or not there, and depends on its batch alone. A recording that was killed therefore goes on where it stopped.
 """
 
 import json
@@ -29,7 +29,7 @@ _SIGNALS = tuple(field.name for field in fields(Signals))
 
 
 class Recorder:
-    """An `on_step` for `decode` that keeps what each step offered and committed; the decode needs a `reference`."""
+    """An `on_step` for `decode` that keeps what each step offered and committed. The decode needs a `reference`."""
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Tensor]] = []
@@ -43,7 +43,7 @@ class Recorder:
         self.steps.append({name: value[active].cpu() for name, value in kept.items()} | {"row": active.cpu()})
 
     def shard(self, final: Responses, reference: Responses, gen_len: int) -> dict[str, Tensor]:
-        """Everything of one decode call: `[N, ...]` per step, `[R, gen_len]` per row (-1 behind the text)."""
+        """Everything of one decode call: `[N, ...]` per step, `[R, gen_len]` per row with -1 behind the text."""
         joined = {name: torch.cat([step[name] for step in self.steps]) for name in self.steps[0]}
         small = {name: value.int() if value.dtype == torch.long else value for name, value in joined.items()}
         return small | {"final": _padded(final, gen_len), "reference": _padded(reference, gen_len)}
@@ -59,7 +59,7 @@ def step_bytes(window: int) -> int:
 
 
 def open_traces(folder: Path, about: Mapping[str, Any]) -> None:
-    """Starts a recording, or goes on with the same one. Raises ValueError when the folder holds another."""
+    """Starts a recording, or goes on with one of the same settings. Raises ValueError when the folder holds another."""
     path, wanted = folder / "traces.json", {"schema": SCHEMA, **about}
     if path.exists():
         if json.loads(path.read_text()) != wanted:
@@ -76,7 +76,7 @@ def shard_path(folder: Path, number: int) -> Path:
 def read_references(folder: Path, number: int, about: Mapping[str, Any]) -> list[list[int]]:
     """One batch's decodes of one token per forward, from another recording of the same prompts.
 
-    Raises ValueError where it is of other prompts, another model or another way to decode, or holds no such batch.
+    Raises ValueError when it is of other prompts, another model or another way to decode, or has no such batch.
     """
     path, stored = shard_path(folder, number), folder / "traces.json"
     other = json.loads(stored.read_text()) if stored.exists() else {}
@@ -89,7 +89,7 @@ def read_references(folder: Path, number: int, about: Mapping[str, Any]) -> list
 
 
 def write_shard(path: Path, shard: Mapping[str, Tensor]) -> None:
-    """Writes a file by an atomic rename."""
+    """Writes a file by an atomic rename, so that it is there complete or not at all."""
     _replace(path, lambda temporary: save_file({k: v.contiguous() for k, v in shard.items()}, temporary))
 
 
@@ -101,8 +101,14 @@ def _replace(path: Path, write: Any) -> None:
 
 @dataclass(frozen=True)
 class Traces:
-    """N recorded steps. prompt: which prompt a step is of (the same number is the same prompt in every folder of one
-    recording's data). sequence: which steps belong to one window of one decode."""
+    """N recorded steps.
+
+    signals: what each step offered.
+    agree: where its candidate is the reference's token.
+    write: where it was committed.
+    prompt: the number of its prompt. The same number is the same prompt in every folder of one recording's data.
+    sequence: the same number for the steps of one window of one decode.
+    """
 
     signals: Signals
     agree: Bool[Tensor, "N W"]
@@ -129,10 +135,9 @@ class Traces:
 
 
 def read_traces(folders: Sequence[Path]) -> tuple[Traces, list[dict[str, Any]]]:
-    """The steps of finished recordings of one model, and what each says of itself.
+    """The steps of finished recordings of one model, and what each recording says of itself.
 
-    Raises ValueError for a folder without traces, an unfinished recording, or recordings of different models or
-    windows.
+    Raises ValueError for a folder without a recording, an unfinished one, or recordings of different models or windows.
     """
     abouts, parts = [], []
     for place, folder in enumerate(folders):

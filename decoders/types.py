@@ -1,5 +1,5 @@
-"""The vocabulary between the loop and a decoder: what it sees (View), what it says (Update), and the parts it is made
-of, each of which declares what it needs (Part)."""
+"""What the loop and a decoder exchange: `View` is what a decoder sees of a step, `Update` is what it writes, and `Part`
+is what each of its parts may declare."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -32,15 +32,18 @@ class Shape:
 
 @dataclass(frozen=True)
 class View:
-    """All that a decoder may know of a step: its window, no model, no cache, no neighbours in the batch.
+    """All that a decoder may know of a step: its window. It sees no model, no cache and no other row.
 
-    tokens: the window. masked: positions to be filled. live: positions that may be written (response, before the live
-    end, row not done); masked implies live. logits: for the window, MASK at -inf; those of decided
-    positions only for a decoder that asks for them (`Part.needs_decided`). step: forwards made in this window before;
-    at 0 a row's memory starts anew. noise: randomness that depends on the row, not on its place in the batch.
-    spec: the model's special ids. shadow: probability of each present token where the model cannot see it, for a
-    decoder that asks for it (`Part.needs_shadow`). reference: what one token per forward would write here, for one
-    that asks for it (`Part.needs_reference`).
+    tokens: the ids in the window.
+    masked: positions that are still to be filled. They are live too.
+    live: positions that may be written. They belong to the response, lie before the live end, and their row is not
+        done.
+    logits: for the masked positions of the window, with MASK at -inf. For all if a part declares `needs_decided`.
+    step: forwards that the row has made in this window before this one. At 0 its memory starts anew.
+    noise: random numbers that depend on the row and not on its place in the batch.
+    spec: the model's special ids.
+    shadow: the probability of each present token where the model cannot see it. Set if a part declares `needs_shadow`.
+    reference: what one token per forward would write here. Set if a part declares `needs_reference`.
     """
 
     tokens: Int[Tensor, "B W"]
@@ -56,8 +59,11 @@ class View:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A token for every window position and how sure it is (higher is surer; what it measures is the decoder's
-    choice)."""
+    """A token for every window position and how sure it is.
+
+    tokens: the ids.
+    confidence: higher is surer. What it measures is the decoder's choice (`decoders.propose`).
+    """
 
     tokens: Int[Tensor, "B W"]
     confidence: Float[Tensor, "B W"]
@@ -65,12 +71,15 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Update:
-    """Tokens to write, and where. Writing MASK remasks, writing over a token edits.
+    """What a step writes. Writing MASK remasks. Writing over a token edits.
 
-    hold: rows that stay in their window although it is filled, for another forward. soft: what undecided positions show
-    the model in that forward. sight: how many columns of the window that forward sees, or
-    EVERYTHING; it sees nothing behind them, and the logits there mean nothing. accepted:
-    what the rule's filter accepted, whatever else goes with it.
+    tokens: the ids to write.
+    write: where to write them.
+    hold: rows that stay for another forward in a window that is full. None: no row.
+    soft: what undecided positions show the model in the next forward. None: MASK.
+    sight: columns of the window that the next forward sees, from the left, or EVERYTHING. Logits behind them mean
+        nothing. None: all.
+    accepted: positions that the rule's filter accepted. None: it has no filter.
     """
 
     tokens: Int[Tensor, "B W"]
@@ -82,14 +91,15 @@ class Update:
 
 
 class Part:
-    """What a part of a decoder may declare. The defaults are those of a part without memory that needs nothing.
+    """What a part of a decoder may declare. The defaults are those of a part that has no memory and needs nothing.
 
-    Every part derives from one of the five kinds below. The decoder asks all of its parts and the parts inside them.
+    Every part derives from one of the five kinds below. A decoder asks its parts and the parts inside them.
 
-    needs_shadow: it reads `View.shadow`, which costs columns of the same forward and works with cache=none only.
-    needs_reference: it reads `View.reference`, for which the loop decodes every prompt once before.
-    needs_decided: it reads logits at positions that are decided already. A decoder with a revision gets them anyway.
-    steps: forwards per window that it was given, 0 where it plans none. A row gets twice as many before it is given up.
+    needs_shadow: the part reads `View.shadow`. That costs columns of the same forward and works with cache=none only.
+    needs_reference: the part reads `View.reference`. The loop then decodes every prompt once before.
+    needs_decided: the part reads logits at positions that are decided already. A decoder with a revision always gets
+        them.
+    steps: forwards per window that the part was given, 0 where it plans none. A row is given up after twice as many.
     """
 
     needs_shadow: ClassVar[bool] = False
@@ -99,21 +109,22 @@ class Part:
 
     @property
     def widest(self) -> int | None:
-        """Columns of the widest window that it takes, None for any."""
+        """Columns of the widest window that it takes. None: any."""
         return None
 
     @property
     def identity(self) -> str:
-        """Tells its learned weights from others: a run is resumed with the same ones only. Empty without any."""
+        """A text that tells its learned weights from others, empty where it has none. A run is resumed with the same
+        weights only."""
         return ""
 
     def parts(self) -> Sequence["Part"]:
-        """The parts that it calls itself; what they declare counts too. Their memory is its own affair."""
+        """The parts that it calls itself. What they declare counts too. It keeps their memory in its own."""
         return ()
 
     def init(self, shape: Shape) -> Memory:
-        """Empty memory for one decode call: tensors `[B, ...]`, zeroed for a row that enters a window. May raise
-        ValueError for a vocabulary that it cannot use."""
+        """Empty memory for one decode call: tensors `[B, ...]`. The decoder zeroes the lines of a row that enters a
+        window. May raise ValueError for a vocabulary that the part cannot use."""
         return {}
 
 
@@ -132,9 +143,9 @@ class Rescore(Part, ABC):
 
 
 class CommitRule(Part, ABC):
-    """Says which masked positions take their candidate. May say none: the decoder then commits the surest one.
+    """Says which masked positions take their candidate. Where it says none, the decoder commits the surest one.
 
-    A rule with a filter keeps what that accepted in `memory["accepted"]`, for stop rules.
+    A rule with a filter keeps what the filter accepted in `memory["accepted"]`, for stop rules.
     """
 
     @abstractmethod

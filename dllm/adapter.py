@@ -1,11 +1,11 @@
 """LoRA adapters (arXiv 2106.09685) through PEFT: attach, detach, merge.
 
-An adapter trained on a published layout names that layout's modules; the model's key map (`dllm.families`) renames
-them. Which modules it covers is read off its tensors, so any way of listing targets works.
+An adapter that was trained on a published layout names that layout's modules. The model's key map (`dllm.families`)
+renames them. Which modules it covers is read off its tensors, so any way of listing targets works.
 
-Two things are ours and not PEFT's. `"active": "drafts"` in adapter_config.json: the adapter adds something at drafted
-columns only (`ModelSpec.context_causal`). A tensor `mask_embedding` `[D]` beside the factors: the input embedding of
-MASK.
+Two things are ours and not PEFT's:
+    "active": "drafts" in adapter_config.json: the adapter acts at drafted columns only (`ModelSpec.context_causal`).
+    A tensor `mask_embedding` `[D]` beside the factors: the input embedding of MASK.
 """
 
 import json
@@ -45,9 +45,9 @@ class Adaptable(Protocol):
 def attach(model: Adaptable, folder: Path) -> None:
     """Adds the adapter in `folder` to the model, in place: W becomes W + scaling * B @ A in every covered module.
 
-    The scaling is lora_alpha / r (/ sqrt(r) for rslora); dropout is for training and left out. The adapter's weights
-    are not trainable and sit on their module's device. Raises ValueError, and leaves the model as it was, when the
-    adapter is absent, not LoRA, not safetensors, or does not fit.
+    The scaling is lora_alpha / r, or lora_alpha / sqrt(r) for rslora. Dropout is for training and left out. The
+    adapter's weights are not trainable and are on their module's device. Raises ValueError, and leaves the model as it
+    was, when the adapter is absent, not LoRA, not safetensors, or does not fit.
     """
     if is_attached(model):
         raise ValueError(f"{model.name} already has an adapter; merge or detach it first")
@@ -69,8 +69,10 @@ def attach(model: Adaptable, folder: Path) -> None:
 
 
 def attach_all(model: Adaptable, folders: str | Path | Sequence[str | Path] | None) -> None:
-    """Attaches adapters one on another, folders or names of shipped ones: all but the last become part of the weights.
-    Raises ValueError as `attach` does."""
+    """Attaches adapters one on another. All but the last become part of the weights.
+
+    folders: folders or names of shipped adapters. Raises ValueError as `attach` does.
+    """
     several = [folders] if isinstance(folders, str | Path) else list(folders or ())
     for i, folder in enumerate(several):
         if i:
@@ -87,8 +89,8 @@ def put_gate(model: DiffusionLM) -> None:
 
 
 def detach(model: Adaptable) -> None:
-    """Takes the adapter away, in place; the weights are the original ones, but for the embedding of MASK that it may
-    have brought."""
+    """Takes the adapter away, in place. The weights are then the original ones, except for an embedding of MASK that
+    the adapter brought."""
     for name, layer in layers(model).items():
         model.backbone.set_submodule(name, cast(nn.Module, layer.get_base_layer()))
     vars(model.backbone).pop("peft_config", None)
@@ -97,8 +99,8 @@ def detach(model: Adaptable) -> None:
 
 
 def merge(model: Adaptable) -> None:
-    """Adds the adapter's product to the weights for good, in place, and takes its layers away. Raises ValueError for
-    one that is active at drafted columns only."""
+    """Adds the adapter's product to the weights for good, in place, and takes its layers away. Raises ValueError for an
+    adapter that acts at drafted columns only."""
     if isinstance(model, DiffusionLM) and model.gate is not None:
         raise ValueError(f"the adapter of {model.name} is active at drafted columns only and cannot be merged")
     for layer in layers(model).values():
@@ -131,8 +133,8 @@ def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None)
 
 
 def _read(folder: Path, model: Adaptable) -> tuple[LoraConfig, dict[str, dict[str, Tensor]], Tensor | None, bool]:
-    """The adapter's config, its A `[r, in]` and B `[out, r]` by module name of the backbone, the embedding of MASK
-    where it has one, and whether it is active at drafted columns only."""
+    """The adapter's config; its A `[r, in]` and B `[out, r]` by module name of the backbone; its embedding of MASK, if
+    any; and whether it acts at drafted columns only."""
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ValueError(f"adapter {str(folder)!r} has no {name} (only safetensors are read)")
@@ -164,7 +166,7 @@ def _read(folder: Path, model: Adaptable) -> tuple[LoraConfig, dict[str, dict[st
 
 
 def _config(r: object, alpha: object, rslora: object) -> LoraConfig:
-    """PEFT's config; it checks none of these before it has changed the model."""
+    """PEFT's config. PEFT itself checks these values only after it has changed the model."""
     if type(r) is not int or r < 1:
         raise ValueError(f"r={r!r}; a rank is an integer of at least 1")
     if type(alpha) not in (int, float) or not math.isfinite(cast(float, alpha)):

@@ -1,9 +1,8 @@
-"""Which columns a step recomputes. Strategies are frozen configs over a row's progress, without tensors of their own.
+"""Which columns a step computes again. A strategy is a frozen config; it reads where each row stands.
 
-`none` recomputes everything, `prefix` and `dual` are Fast-dLLM's approximate caches (arXiv 2505.22618, section 3.2),
-`vicinity` and the refresh interval are dInfer's (arXiv 2510.08666), `prefill` is Dimple's (arXiv 2505.16990), `delayed`
-and `greedy` are dKV-Cache's (arXiv 2505.15781). For block-causal models `block` is exact and `sub_block` is Fast-dLLM
-v2's (arXiv 2509.26328).
+`prefix` and `dual` are Fast-dLLM's approximate caches (arXiv 2505.22618, section 3.2), `vicinity` and the refresh
+interval dInfer's (arXiv 2510.08666), `prefill` is Dimple's (arXiv 2505.16990), `delayed` and `greedy` are dKV-Cache's
+(arXiv 2505.15781). For block-causal models `block` is exact and `sub_block` is Fast-dLLM v2's (arXiv 2509.26328).
 """
 
 from collections.abc import Iterator
@@ -21,13 +20,15 @@ from dllm.spec import ModelSpec
 
 @dataclass(frozen=True)
 class Plan:
-    """One forward over a subset of rows.
+    """One forward over some of the rows. A shorter row repeats its last column in `query` and `want`.
 
-    rows: batch rows, ascending. query: canvas columns to recompute, ascending; their K/V is overwritten. Rectangular: a
-    shorter row repeats its last column. num_queried: distinct columns per row. all_rows: rows are the whole batch in
-    order. want: columns whose logits are needed, padded like query, or None for the whole window; the others keep the
-    logits of the forward that last computed them. keep: whether K/V is stored and read; False where every query holds
-    all that its rows see. only: the wanted columns alone may be decided, because no others have logits yet.
+    rows: batch rows, ascending.
+    query: canvas columns to compute, ascending. Their K/V is overwritten.
+    num_queried: different columns per row.
+    all_rows: whether rows are the whole batch in order.
+    want: columns whose logits are needed; others keep those of the forward before. None: the whole window.
+    keep: whether K/V is stored and read. False where every query holds all that its rows see.
+    only: nothing but the wanted columns may be decided, because no others have logits yet.
     """
 
     rows: Int[Tensor, " R"]
@@ -54,20 +55,23 @@ class Plan:
 
     def to(self, device: torch.device) -> "Plan":
         move = partial(Tensor.to, device=device, non_blocking=True)
+        rows, query, number = (move(tensor) for tensor in (self.rows, self.query, self.num_queried))
         want = None if self.want is None else move(self.want)
-        return replace(
-            self, rows=move(self.rows), query=move(self.query), num_queried=move(self.num_queried), want=want
-        )
+        return replace(self, rows=rows, query=query, num_queried=number, want=want)
 
 
 @dataclass(frozen=True)
 class Progress:
     """Where each row stands, on the host, so that planning never waits for the device.
 
-    start: the window's first column; end: the live end (exclusive); step: forwards already made in this window (0:
-    just entered); first: rows in their first window, of which no K/V exists yet at step 0; previous: start of the
-    window before (0 in the first); done: rows that need no forward. masked: columns still to be filled. fresh: columns
-    written by the last forward, so that their K/V is that of another token. window: columns per window.
+    start, previous: first column of the window, and of the window before (0 in the first).
+    end: the live end (exclusive).
+    step: forwards made in this window; 0 when it was just entered.
+    first: rows in their first window, of which no K/V exists at step 0.
+    done: rows that need no forward.
+    masked: columns still to be filled.
+    fresh: columns that the last forward wrote. Their K/V is that of another token.
+    window: columns per window.
     """
 
     prompt_len: Int[np.ndarray, " B"]
@@ -95,8 +99,7 @@ class Progress:
 
 @runtime_checkable
 class CacheStrategy(Protocol):
-    """Yields the plans of a step, one for rows that do alike (refresh, or not). Together they cover every row that is
-    not done."""
+    """Yields the plans of a step, one for rows that do alike. Together they hold every row that is not done."""
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]: ...
 
@@ -107,15 +110,20 @@ class CacheStrategy(Protocol):
 
 @dataclass(frozen=True)
 class WindowCache:
-    """Recomputes the window and some columns around it; all columns on entering a window and every `refresh_every`
-    steps.
+    """Computes the window and columns around it. Entering a window, and every `refresh_every` steps, it computes all.
 
-    before, after: columns recomputed beside the window, None for all. Both None: no cache. `prefix`: before=0,
-    after=None. `dual`: 0, 0. `vicinity`: small numbers. warmup: the first steps of a request recompute all columns too
-    (dInfer's vicinity uses 4). freeze_prompt: prompts are computed in the first forward and never again (Dimple's
-    prefilling). look_back: for a token-shifted model also the column before, which predicts the window's first; without
-    it (as in Fast-dLLM's Dream file) that column keeps its logits of the pass over all columns. On a block-causal model
-    columns after the window's block are never needed.
+    before, after: columns beside the window, None for all. Both None: no cache. `prefix` is 0 and None, `dual` 0 and 0.
+    warmup: the first steps of a request compute all columns too (dInfer's vicinity: 4).
+    freeze_prompt: prompts are computed in the first forward and never again (Dimple's prefilling).
+    look_back: for a token-shifted model also computes the column before, which predicts the window's first. Without it,
+        as in Fast-dLLM's Dream file, the first keeps its logits of the pass over all columns.
+
+    In a block-causal model, none behind the window's block. With prompt p, window w, before=0, after=2:
+
+        column     0  1  2  3  4  5  6  7  8  9 10 11
+                   p  p  p  p  .  .  w  w  .  .  .  .
+        step 0     x  x  x  x  x  x  x  x  x  x  x  x
+        step 1                       x  x  x  x
     """
 
     before: int | None = 0
@@ -135,7 +143,7 @@ class WindowCache:
             raise ValueError(f"cache warmup={self.warmup}; give a number of steps >= 0")
 
     def check(self, spec: ModelSpec) -> None:
-        """Encoders keep no K/V and can only recompute everything."""
+        """Raises ValueError for an encoder, which keeps no K/V, unless every column is computed."""
         if self != WindowCache(before=None, after=None):
             _check_kv(spec)
 
@@ -159,12 +167,11 @@ class WindowCache:
 
 @dataclass(frozen=True)
 class DelayedCache:
-    """dKV-Cache: a token's K/V is kept from one forward after its commit on; until then it is recomputed.
+    """dKV-Cache: keeps a token's K/V from one forward after its commit on. Until then the column is computed again.
 
-    A step recomputes the masked columns and those that the last step wrote; everything on entering a window and every
-    `refresh_every` steps. near=None recomputes all masked columns (dKV-Cache-Decode); a number only those of the window
-    and the columns up to `near` from a fresh one (dKV-Cache-Greedy). freeze_prompt: prompts are computed in the first
-    forward and never again (dKV-Cache-Prefill).
+    near: None computes all masked columns (dKV-Cache-Decode). A number computes those of the window and the columns up
+        to `near` from a fresh one (dKV-Cache-Greedy).
+    refresh_every, freeze_prompt: as in `WindowCache` (dKV-Cache-Prefill freezes).
     """
 
     refresh_every: int | None = 8
@@ -189,19 +196,20 @@ class DelayedCache:
         want = np.where(want.any(1, keepdims=True), want, window)
         if self.near is not None:
             moving = (progress.masked & window) | _dilated(progress.fresh, self.near)
-        narrow = (moving | want | np.pad(want[:, spec.shift :], ((0, 0), (0, spec.shift)))) & visible
+        before = np.pad(want[:, spec.shift :], ((0, 0), (0, spec.shift)))  # what a shifted model predicts from
+        narrow = (moving | want | before) & visible
         yield from _plans(progress, _refreshes(progress, self.refresh_every), visible, narrow, want)
 
 
 @dataclass(frozen=True)
 class BlockCache:
-    """Exact K/V for block-causal models.
+    """Exact K/V for block-causal models. In a block it computes all columns, also where the window is a part of it.
 
-    On entering a block the query is the block before (its last tokens were committed after its K/V was computed) and
-    the new one in a single forward, so a finished block costs no forward of its own. Inside a block all its columns are
-    recomputed, also where the window is only a part of it.
-    first_token: as Fast-dLLM v2's released sampler does it, the block before (at first the prompt's whole blocks) has a
-    forward of its own, which decides the new block's first token and nothing else.
+    On entering a block it computes the block before too: its last tokens were committed after its K/V was computed. So
+    a finished block costs no forward of its own.
+
+    first_token: the block before (at first the prompt's whole blocks) gets a forward of its own, which decides the new
+        block's first token and nothing else. This is Fast-dLLM v2's released sampler.
     """
 
     first_token: bool = False
@@ -223,12 +231,10 @@ class BlockCache:
 
 @dataclass(frozen=True)
 class SubBlockCache:
-    """Fast-dLLM v2's two levels: exact K/V of finished blocks, and within a block only the window (a sub-block) is
-    recomputed once its first token stands.
+    """Fast-dLLM v2's two levels: exact K/V of finished blocks; in a block whose first token stands, only the window.
 
-    Use it with a block_length that divides the model's block (published: 8 of 32). Approximate: the other columns of
-    the block see the sub-block as it was at their last refresh. first_token: as in `BlockCache`; and as released, the
-    column before the sub-block is not recomputed with it.
+    It is approximate: other columns see the window as it was at their last refresh. Use a block_length that divides the
+    model's block (published: 8 of 32). first_token: as in `BlockCache`, and the column before is not computed.
     """
 
     first_token: bool = False
@@ -290,14 +296,14 @@ def _visible_end(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
 
 
 def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[np.ndarray, " B"]:
-    """The first column that is not frozen; a shifted model reads the response's first token off the prompt's last."""
+    """The first column that is not frozen. A shifted model reads the response's first token off the prompt's last."""
     begins = progress.first & (progress.step == 0)
     frozen = (progress.prompt_len - spec.shift).clip(min=0) * ~begins
     return frozen if freeze_prompt else np.zeros_like(frozen)
 
 
 def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
-    """Columns to recompute on entering a window (from the block of the window before), and inside it (its block)."""
+    """Columns to compute on entering a window (from the block of the window before on), and inside it (its block)."""
     assert spec.block is not None
     begin, end = _block_start(progress, spec), _visible_end(progress, spec)
     entry = progress.between(progress.previous // spec.block * spec.block, end)
@@ -311,14 +317,14 @@ def _block_start(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
 
 
 def _finish(progress: Progress, spec: ModelSpec, step: int = 0) -> Bool[np.ndarray, " B"]:
-    """Rows whose forward number `step` of the window is one over what stands before the window's block: that of their
-    first window, and of a block's first one."""
+    """Rows whose forward `step` of the window is the one over what stands before its block: of a row's first window,
+    and of a block's first one."""
     begin = _block_start(progress, spec)
     return (progress.step == step) & (begin > 0) & (progress.first | (begin == progress.start)) & ~progress.done
 
 
 def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[np.ndarray, " B"]) -> Iterator[Plan]:
-    """The forwards over the block before of the chosen rows (over all blocks of the prompt at first), asked for the
+    """Forwards of the chosen rows over the block before (at first over all blocks of the prompt). They ask for the
     window's first column where that begins a block."""
     assert spec.block is not None
     begin = _block_start(progress, spec)
@@ -345,8 +351,7 @@ def _plans(
     want: Bool[np.ndarray, "B T"] | None = None,
     keep: bool = True,
 ) -> Iterator[Plan]:
-    """Plans for the refreshing rows (columns `wide`, logits of the whole window) and the others (columns `narrow`,
-    logits of `want`)."""
+    """Plans for the refreshing rows (columns `wide`, all logits) and the others (`narrow`, logits of `want`)."""
     batch = len(refresh)
     for chosen, columns, wanted in ((refresh, wide, None), (~refresh, narrow, want)):
         rows = np.flatnonzero(chosen & ~progress.done)
@@ -356,7 +361,8 @@ def _plans(
 
 
 def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
-    """The columns of `where`, ascending; a shorter row repeats its last one. Each row has one."""
+    """The columns of `where`, ascending. A shorter row repeats its last: 0110, 1011 give [1, 2, 2], [0, 2, 3]. Every
+    row has one."""
     count = where.sum(1)
     place = np.minimum(np.arange(count.max()), count[:, None] - 1)
     return np.take_along_axis((~where).argsort(1, kind="stable"), place, 1)

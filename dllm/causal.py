@@ -29,11 +29,10 @@ from dllm.checkpoint import (
     one_sentence,
     prepare,
     raw_config,
+    read_backbone,
     read_tokenizer,
-    refuse_pickles,
     shipped_causal_models,
     shipped_models,
-    to_dtype,
 )
 from dllm.protocols import Text
 from dllm.spec import SPEC_FILE
@@ -41,12 +40,16 @@ from dllm.text import decode_text, encode_text
 
 
 class CausalLM(nn.Module):
-    """A stock transformers causal LM and its tokenizer, as they are.
+    """A stock transformers causal LM and its tokenizer.
 
-    Its own generation settings are kept only as far as they name special ids: sampling and repetition penalties would
-    not be greedy decoding. eos_ids: what its generation settings or tokenizer call the end of a text. entry: where
-    prompts belong when the backbone is spread over several devices. max_length: positions that it has, None for no
-    known limit. Raises ValueError when nothing names EOS.
+    Of its own generation settings only the special ids are kept: with sampling or repetition penalties, decoding would
+    not be greedy.
+
+    eos_ids: what its generation settings or its tokenizer call the end of a text.
+    entry: where prompts belong when the backbone is spread over several devices.
+    max_length: number of positions that it has, None for no known limit.
+
+    Raises ValueError when nothing names EOS.
     """
 
     def __init__(
@@ -89,14 +92,14 @@ class CausalLM(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Rotary positions go on for ever, learned ones end."""
+        """Rotary positions never end. Learned ones do."""
         config = self.backbone.config
         return None if vars(config).get("rope_parameters") else getattr(config, "max_position_embeddings", None)
 
     def next_logits(
         self, tokens: Int[Tensor, "B T"], where: Bool[Tensor, "B T"], rng: torch.Generator
     ) -> Float[Tensor, "N V"]:
-        """Logits for the token behind each of the marked columns, in reading order, for training."""
+        """Logits for the token behind each marked column, in reading order, for training."""
         head = self.backbone.get_output_embeddings()
         if head is None or any(vars(self.backbone.config).get(name) not in (None, 1) for name in RESCALED):
             return self.backbone(input_ids=tokens, use_cache=False).logits[where]
@@ -119,20 +122,17 @@ def load_causal(
 ) -> CausalLM:
     """A shipped autoregressive model by name, or any causal LM of transformers by folder or hub id, in eval mode.
 
-    The arguments are those of `dllm.load`, which diffusion models belong to. Raises ValueError, naming what is wrong,
-    when the device is not there, or the checkpoint is absent, incomplete, corrupt, a diffusion or masked LM, has no
-    tokenizer, or would need hub code or pickled weights.
+    The arguments are those of `dllm.load`, which loads diffusion models too. Raises ValueError, naming what is wrong,
+    when the device is not there; when the checkpoint is absent, incomplete or corrupt; when it is a diffusion or masked
+    LM or has no tokenizer; and when it would need hub code or pickled weights.
     """
     name = str(name_or_path)
     path = str(ASSETS / name if name in (*shipped_causal_models(), *shipped_models()) else name_or_path)
     device, pretrained, hub = prepare(device, pretrained)
     with one_sentence(name, shipped_causal_models()):
         config = _config(path, hub)
-        refuse_pickles(path)
-        loaded = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]).from_pretrained(
-            path, config=config, dtype=to_dtype(dtype), use_safetensors=True, output_loading_info=True, **pretrained
-        )
-        backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
+        kind = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+        backbone, info = read_backbone(path, kind, config, dtype, None, pretrained)
         tokenizer = read_tokenizer(path, config, AutoTokenizer, chat_template, hub)
         if tokenizer is None:
             raise ValueError("it has no tokenizer to read prompts with")
@@ -145,7 +145,7 @@ def load_causal(
 
 
 def save_causal(model: CausalLM, folder: Path) -> None:
-    """Writes a checkpoint in Hugging Face layout. Its config says that it is causal, since its tokenizer may name a
+    """Writes a checkpoint in Hugging Face layout. Its config says that it is causal, because its tokenizer may name a
     MASK."""
     model.backbone.config.is_causal = True
     model.backbone.save_pretrained(folder)

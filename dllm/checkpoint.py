@@ -1,11 +1,11 @@
-"""What every checkpoint's loading shares, diffusion or autoregressive: where its files are, what is read of them, and
-one sentence for each way they can be wrong. No hub code is ever run and no pickled weights are read."""
+"""What loading shares between diffusion and autoregressive checkpoints: where the files are, what is read of them, and
+one sentence for each way in which they can be wrong. No hub code is run and no pickled weights are read."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -39,8 +39,10 @@ def shipped_causal_models() -> list[str]:
 def prepare(
     device: torch.device | str, pretrained: Mapping[str, Any]
 ) -> tuple[torch.device | str, dict[str, Any], dict[str, Any]]:
-    """The device, where "auto" is settled, the arguments of `from_pretrained`, and those that say where files are.
-    Raises ValueError for a device that is not there or an argument that would run hub code or unpickle."""
+    """The device ("auto" settled), the arguments of `from_pretrained`, and those of them that say where files are.
+
+    Raises ValueError for a device that is not there, and for an argument that would run hub code or unpickle.
+    """
     for name in ("trust_remote_code", "use_safetensors"):
         if name in pretrained:
             raise ValueError(f"{name}={pretrained[name]!r}: hub code is never run and only safetensors are read")
@@ -56,8 +58,8 @@ def prepare(
 
 @contextmanager
 def one_sentence(name: str, shipped: Sequence[str]) -> Iterator[None]:
-    """Whatever goes wrong inside becomes a ValueError in one sentence: files made by others break the libraries that
-    read them in many ways."""
+    """Turns any error inside into a ValueError of one line. Damaged checkpoints fail in many ways, each its library's
+    own."""
     try:
         yield
     except Exception as error:
@@ -101,8 +103,32 @@ def refuse_pickles(path: str) -> None:
         raise ValueError(f"its weights are pickled ({pickles[0]}); only safetensors are read, so convert them first")
 
 
+def read_backbone(
+    path: str,
+    kind: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    dtype: torch.dtype | str,
+    keys: Mapping[str, str] | None,
+    pretrained: Mapping[str, Any],
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The weights of a checkpoint in a stock class, and what transformers says of them (`check_weights` reads it).
+
+    keys: regular expressions from the checkpoint's weight names to the backbone's. Raises ValueError for pickles.
+    """
+    refuse_pickles(path)
+    return cast(Any, kind).from_pretrained(
+        path,
+        config=config,
+        dtype=to_dtype(dtype),
+        key_mapping=dict(keys) if keys else None,
+        use_safetensors=True,
+        output_loading_info=True,
+        **pretrained,
+    )
+
+
 def check_weights(name: str, info: dict) -> None:
-    """Raises ValueError when weights are missing, or there are some that the model would leave out."""
+    """Raises ValueError when weights are missing, or when the model would leave some out."""
     missing = sorted(info["missing_keys"])
     if missing:
         raise ValueError(f"model {name!r} lacks {len(missing)} weights, first {missing[0]!r}; its files are incomplete")
@@ -115,7 +141,7 @@ def check_weights(name: str, info: dict) -> None:
 
 
 def first_device(backbone: PreTrainedModel) -> torch.device | None:
-    """Where the canvases of a model in several places belong: with its first part on a GPU, else on the CPU."""
+    """Where canvases of a model in several places belong: with its first part on a GPU, else on the CPU."""
     places = vars(backbone).get("hf_device_map", {}).values()
     if len(places) < 2:  # accelerate leaves a model in one place alone
         return None
@@ -126,7 +152,7 @@ def first_device(backbone: PreTrainedModel) -> torch.device | None:
 def read_tokenizer(
     path: str, config: PreTrainedConfig, reader: Any, chat_template: str | None, hub: dict
 ) -> PreTrainedTokenizerBase | None:
-    """The checkpoint's tokenizer, None where it has none. Raises ValueError for a chat template it cannot have."""
+    """The checkpoint's tokenizer, None where it has none. Raises ValueError for a chat template that it cannot have."""
     template = None
     if chat_template is not None:
         file = Path(chat_template)

@@ -36,10 +36,10 @@ class EncoderLM(DiffusionLM):
         super().__init__(backbone, spec, tokenizer, name, entry=entry)
 
     def _check_attention(self, implementation: str | None) -> None:
-        """A mask over keys alone is something every implementation takes."""
+        """Every implementation takes a mask over keys."""
 
     def _max_length(self) -> int | None:
-        """What its config says, also of rotary positions. RoBERTa's count from the padding's on."""
+        """What its config says, also of rotary positions. RoBERTa counts positions from the padding's on."""
         limit = getattr(self.backbone.config, "max_position_embeddings", None)
         for name, module in self.backbone.named_modules():
             padding = getattr(module, "padding_idx", None)
@@ -48,7 +48,7 @@ class EncoderLM(DiffusionLM):
         return limit
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> None:
-        """Nothing is kept. Raises ValueError when the canvas is longer than `max_length`."""
+        """Keeps nothing. Raises ValueError when the canvas is longer than `max_length`."""
         self._check_length(length)
 
     def logits(
@@ -61,7 +61,7 @@ class EncoderLM(DiffusionLM):
         kv: ColumnCache | None = None,
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]:
-        """One forward over all columns of the plan's rows, whatever its query; logits for `want`, MASK at -inf."""
+        """One forward over all columns of the plan's rows, whatever its query. Logits for `want`, with MASK at -inf."""
         logits = self._run(canvas[plan.rows], end[plan.rows], soft)
         return logits.gather(1, want[..., None].expand(-1, -1, logits.shape[-1]))
 
@@ -73,7 +73,7 @@ class EncoderLM(DiffusionLM):
     def shadow_logits(
         self, canvas: Tensor, want: Tensor, prompt_len: Tensor, end: Tensor
     ) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W V"]]:
-        """Not for encoders: a shadow column needs a mask per query."""
+        """Raises ValueError: a shadow column needs a mask of its own, and an encoder takes one for all columns."""
         raise ValueError(f"{self.name} is an encoder and takes no shadow columns; use another decoder")
 
     def _run(

@@ -1,7 +1,8 @@
-"""Ideal models: exact posteriors of small answer distributions, so that no loss of a decoder can be the network's.
+"""Ideal models: exact posteriors of small answer distributions. A decoder's losses on them are never the network's
+fault.
 
-A perfect masked diffusion LM gives p(token at column | what is decided) for every masked column. These do, for
-distributions whose answers can be listed or counted; each is a `Denoiser` through `ExactModel`.
+A perfect masked diffusion LM gives p(token at a column | what is decided) for every masked column. These models do, for
+distributions whose answers can be listed or counted. `ExactModel` makes each a `Denoiser`.
 """
 
 import zlib
@@ -24,7 +25,8 @@ UNDECIDED = -1
 
 @runtime_checkable
 class Posterior(Protocol):
-    """length: columns of an answer. num_tokens: tokens 0 .. num_tokens - 1 occur in answers."""
+    """length: columns of an answer.
+    num_tokens: answers hold tokens 0 .. num_tokens - 1."""
 
     @property
     def length(self) -> int: ...
@@ -33,20 +35,23 @@ class Posterior(Protocol):
     def num_tokens(self) -> int: ...
 
     def marginals(self, tokens: Int[Tensor, "R n"]) -> Float[Tensor, "R n V"]:
-        """Probability of each token at each undecided column given the decided ones (UNDECIDED: not yet); what it
-        says of decided columns means nothing."""
+        """Probability of each token at each undecided column (UNDECIDED), given the decided ones. At decided columns
+        the numbers mean nothing."""
         ...
 
     def valid(self, answers: Int[Tensor, "R n"]) -> Bool[Tensor, " R"]:
-        """Which rows have positive probability."""
+        """Which answers have positive probability."""
         ...
 
 
 @dataclass(frozen=True)
 class Enumerated:
-    """Any distribution that can be listed: `answers` `[A, n]` with `weights` `[A]` that sum to one.
+    """Any distribution that can be listed.
 
-    Decided tokens that no answer has (a decoder's mistake) leave the answers that agree with most of them.
+    answers: `[A, n]` tokens.
+    weights: their probabilities, `[A]`, which sum to one.
+
+    After a mistake no answer has all decided tokens. Then those answers count that agree with most of them.
     """
 
     answers: Int[Tensor, "A n"]
@@ -79,11 +84,12 @@ class Enumerated:
 
 @dataclass(frozen=True)
 class Permutations:
-    """Every order of n items equally likely (ParallelBench's shuffle). identity: whether the given order 0 .. n - 1
-    counts, as in its analysis, or not, as for its scorer.
+    """Every order of n items is equally likely (ParallelBench's shuffle).
 
-    Counted, not listed: marginals of R rows take R n^2 numbers (10,000 rows of n = 10: 8 MB, a few ms), where the n!
-    answers of n = 10 alone would take 290 MB.
+    identity: whether the given order 0 .. n - 1 counts, as in ParallelBench's analysis, or not, as for its scorer.
+
+    Answers are counted and not listed. Marginals of R rows take R n^2 numbers: 8 MB and a few ms for 10,000 rows of n =
+    10, whose n! answers alone would take 290 MB.
     """
 
     length: int
@@ -111,15 +117,15 @@ class Permutations:
         return (answers.sort(1).values == items).all(1) & moved
 
     def enumerated(self) -> Enumerated:
-        """Listed, n! answers."""
+        """All n! answers as a list."""
         answers = torch.tensor(list(permutations(range(self.length)))[0 if self.identity else 1 :])  # it comes first
         return Enumerated(answers, torch.full((len(answers),), 1 / len(answers), dtype=torch.float64))
 
 
 @dataclass(frozen=True)
 class OneReplaced:
-    """Items 0 .. n - 1 in order, one of them (any, equally likely) replaced by item n: ParallelBench's replace
-    random."""
+    """Items 0 .. n - 1 in order. One of them, any with equal probability, is replaced by item n (ParallelBench's
+    replace random)."""
 
     length: int
 
@@ -145,10 +151,12 @@ class OneReplaced:
 
 @dataclass(frozen=True)
 class ExactModel:
-    """A posterior as a `Denoiser`: the response is the answer, whatever the prompt says. MASK, EOS and PAD are the
-    three ids after its tokens. Bidirectional, and exact under every cache, since it reads the canvas alone.
+    """A posterior as a `Denoiser`. The response is the answer, whatever the prompt says.
 
-    eos_id: the token of its answers that ends a text, if they hold one. As text, tokens are their numbers: "2 0 1".
+    eos_id: the token of its answers that ends a text, if there is one.
+
+    MASK, EOS and PAD are the three ids after the posterior's tokens. The model is bidirectional. It reads the canvas
+    alone and is therefore exact under every cache. As text, tokens are their numbers: "2 0 1".
     """
 
     passes, device, dtype, max_length = 1, torch.device("cpu"), torch.float64, None
@@ -175,8 +183,8 @@ class ExactModel:
         return ()
 
     def encode(self, text: Text) -> list[int]:
-        """Numbers below `num_tokens` as they are; another word, of a prompt that is not read, as one made of its
-        letters."""
+        """A number below `num_tokens` becomes itself. Any other word becomes a token that its letters decide; prompts
+        are not read."""
         words = text.split() if isinstance(text, str) else " ".join(message["content"] for message in text).split()
         known = {str(token): token for token in range(self.posterior.num_tokens)}
         return [known.get(word, zlib.crc32(word.encode()) % self.posterior.num_tokens) for word in words]
@@ -185,7 +193,7 @@ class ExactModel:
         return " ".join(map(str, ids))
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, " B"]:
-        """Where responses begin is all that it keeps."""
+        """Keeps only where responses begin."""
         return prompt_len
 
     def logits(
@@ -198,8 +206,8 @@ class ExactModel:
         kv: Any,
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]:
-        """Log probabilities for the columns `want`, in float64; -inf is exact. A column past the answer is anybody's
-        guess. Raises ValueError for soft inputs."""
+        """Log probabilities for the columns `want`, in float64, where -inf is exact. At columns behind the answer they
+        mean nothing. Raises ValueError for soft inputs."""
         if soft is not None:
             raise ValueError("an exact posterior takes no soft inputs")
         begin, last = kv[plan.rows, None], self.posterior.length - 1

@@ -1,8 +1,8 @@
-"""Published dLLM checkpoints as stock transformers backbones: config translation, key map and special numbers, a
-table entry each.
+"""Published dLLM checkpoints as stock transformers backbones. Each family is one entry of a table: how its config is
+translated, its key map, and its special numbers.
 
-The family is recognised from config.json; any other model is `native`, loaded as transformers loads it. Every special
-vocabulary id of a published model stands in this file.
+The family is recognised from config.json. Any other model is `native` and loaded as transformers loads it. All special
+vocabulary ids of published models are in this file.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,9 +36,12 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """config: config.json to the backbone's config. backbone: the stock class. keys: regular expressions from its
-    weight names to the backbone's. tokenizer: the stock class that reads its files where they name one of their
-    own."""
+    """config: turns config.json into the backbone's config.
+    spec: turns config.json into the model's spec.
+    backbone: the stock class.
+    keys: regular expressions from the checkpoint's weight names to the backbone's.
+    tokenizer: the stock class for its tokenizer, whose files may name a class of the hub.
+    """
 
     config: Callable[[Config], PreTrainedConfig]
     spec: Callable[[Config], ModelSpec]
@@ -48,8 +51,7 @@ class Family:
 
 
 def recognise(raw: Config, name: str | None = None) -> Family | None:
-    """The family of a config.json, or the one of that name; None is `native`. Raises ValueError for an unknown
-    name."""
+    """The family of a config.json, or the one of that name. None is `native`. Raises ValueError for an unknown name."""
     if name is None:
         model_type = raw.get("model_type", "")
         # two published architectures call themselves llada; only one has experts
@@ -60,7 +62,7 @@ def recognise(raw: Config, name: str | None = None) -> Family | None:
 
 
 def _only(raw: Config, **published: object) -> None:
-    """Raises ValueError when a field that is there has a value that no published checkpoint of the family has."""
+    """Raises ValueError for a field with a value that no published checkpoint of the family has."""
     for name, value in published.items():
         if raw.get(name, value) not in (value, None):
             raise ValueError(f"{name}={raw[name]!r}, which no published checkpoint of this family has ({value!r})")
@@ -96,7 +98,7 @@ def _llada_spec(raw: Config) -> ModelSpec:
 
 
 def _shared(raw: Config, *more: str) -> dict[str, Any]:
-    """The fields that have the same names everywhere; those with a default of transformers may be left out."""
+    """The fields that have the same names everywhere. Those for which transformers has a default may be left out."""
     needed = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads".split()
     optional = ("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", *more)
     _only(raw, rope_scaling=None, use_sliding_window=False, hidden_act="silu")
@@ -107,8 +109,8 @@ def _shared(raw: Config, *more: str) -> dict[str, Any]:
 
 
 def _qwen2_config(raw: Config) -> Qwen2Config:
-    """Dream and DiffuCoder are Qwen2 (q/k/v biases) without causal mask (Dream, arXiv 2508.15487), Fast-dLLM v2 is
-    one with a block-causal mask (arXiv 2509.26328)."""
+    """Dream (arXiv 2508.15487) and DiffuCoder are Qwen2 (q/k/v biases) without a causal mask. Fast-dLLM v2 (arXiv
+    2509.26328) is Qwen2 with a block-causal mask."""
     _only(raw, block_size=None)  # a block-diffusion model that calls itself Dream predicts without the shift
     return Qwen2Config(**_shared(raw))
 
@@ -135,8 +137,8 @@ def _sdar_moe_config(raw: Config) -> Qwen3MoeConfig:
 
 
 def _sdar_spec(raw: Config) -> ModelSpec:
-    """The chat models were trained with blocks of 4 unless their name says otherwise (`spec={"block": 32}`); row i
-    predicts token i, as the authors' sampler reads it."""
+    """Row i predicts token i, as the authors' sampler reads it. The chat models were trained with blocks of 4, unless
+    their name says otherwise (`spec={"block": 32}`)."""
     pad_id, block = raw.get("pad_token_id") or 151643, raw.get("block_size") or 4
     return ModelSpec(raw.get("mask_token_id") or 151669, _qwen_eos(raw), pad_id, block=block)
 
@@ -148,9 +150,9 @@ def _qwen_eos(raw: Config) -> tuple[int, ...]:
 
 
 def _llada_moe_config(raw: Config) -> Qwen3MoeConfig:
-    """LLaDA-MoE (arXiv 2509.24389) has OLMoE's layers but normalises queries and keys per head, as Qwen3-MoE does.
+    """LLaDA-MoE (arXiv 2509.24389) has OLMoE's layers, but normalises queries and keys per head as Qwen3-MoE does.
 
-    Its code never renormalises the chosen experts' weights, whatever the config says.
+    Whatever its config says, its code never renormalises the weights of the chosen experts.
     """
     _only(raw, attention_bias=False, qk_layernorm=True, clip_qkv=None, partial_rotary_factor=1)
     _only(raw, routed_scaling_factor=1, moe_router_enable_expert_bias=False, moe_router_score_function="softmax")
@@ -167,8 +169,8 @@ def _llada_moe_config(raw: Config) -> Qwen3MoeConfig:
 
 
 def _llada2_config(raw: Config) -> Glm4MoeConfig:
-    """LLaDA2 (arXiv 2512.15745) is GLM-4 MoE with fused query/key/value: the same half-rotated heads, query and key
-    norms, and sigmoid router with groups and a bias per expert."""
+    """LLaDA2 (arXiv 2512.15745) is GLM-4 MoE with query, key and value fused. Both have half-rotated heads, query and
+    key norms, and a sigmoid router with groups and a bias per expert."""
     _only(raw, use_bias=False, use_qkv_bias=False, use_qk_norm=True, norm_topk_prob=True, score_function="sigmoid")
     same = _shared(raw, "head_dim", "moe_intermediate_size", "num_experts_per_tok", "first_k_dense_replace")
     same["rope_parameters"] = {
@@ -209,7 +211,7 @@ def _eurobert_spec(raw: Config) -> ModelSpec:
 
 
 class LLaDA2Backbone(Glm4MoeForCausalLM):
-    """GLM-4 MoE under a name of its own, so that its checkpoints' query_key_value is split on loading."""
+    """GLM-4 MoE under its own name, so that query_key_value of its checkpoints is split on loading."""
 
 
 register_checkpoint_conversion_mapping(

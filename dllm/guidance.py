@@ -15,7 +15,7 @@ from dllm.soft import SoftInput
 
 @dataclass
 class _GuidedKV:
-    """K/V with and without the prompt, and which columns are prompt (`[B]` lengths)."""
+    """The K/V of two forwards, with and without the prompt, and how many columns are prompt."""
 
     with_prompt: Any
     without: Any
@@ -25,8 +25,8 @@ class _GuidedKV:
 class Guided:
     """l = l_u + (scale + 1)(l_c - l_u), with l_u from a canvas whose prompt is all MASK (LLaDA, arXiv 2502.09992).
 
-    A Denoiser like the model it wraps. One step counts as one forward of twice the columns (`passes`), as the authors
-    run it as one batch of both.
+    A Denoiser like the model it wraps. One step counts as one forward of twice the columns (`passes`), because the
+    authors run both as one batch.
     """
 
     def __init__(self, model: DenoisingLM, scale: float) -> None:

@@ -17,12 +17,13 @@ OF_DIFFUSION = ("spec", "family", "adapter", "compile", "guidance")
 
 
 def load(name_or_path: str | Path, *, guidance: float | None = None, **options: Any) -> Any:
-    """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode and of whichever kind it
+    """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode. Returns the kind that it
     is: a `DiffusionLM`, a `CausalLM` or a `RecurrentLM`.
 
-    guidance: scale of classifier-free guidance, for a diffusion model, which is then a `Guided`. options: those of
-    `load_diffusion`; autoregressive models take device, dtype, chat_template and what is for transformers, recurrent
-    ones device and dtype. Naming one of spec, family or adapter says that a diffusion model is meant.
+    guidance: scale of classifier-free guidance for a diffusion model, which then becomes a `Guided`.
+    options: those of `load_diffusion`. Autoregressive models take device, dtype, chat_template and what is for
+        transformers; recurrent ones take device and dtype. Giving spec, family or adapter says that a diffusion model
+        is meant.
 
     Raises ValueError as `load_diffusion` does, and for options of another kind of model.
     """
@@ -43,8 +44,8 @@ def load(name_or_path: str | Path, *, guidance: float | None = None, **options: 
 
 
 def _kind(name_or_path: str | Path, options: dict[str, Any]) -> str:
-    """What config.json and the tokenizer say; a checkpoint that cannot be read counts as a diffusion model, whose
-    loading says what is wrong with it."""
+    """What config.json and the tokenizer say. A checkpoint that cannot be read counts as a diffusion model, because
+    loading it then says what is wrong."""
     name = str(name_or_path)
     if name in shipped_causal_models():
         return "causal"
@@ -60,7 +61,8 @@ def _kind(name_or_path: str | Path, options: dict[str, Any]) -> str:
 
 
 def _is_causal(path: str, raw: dict[str, Any], hub: dict[str, Any]) -> bool:
-    """A causal LM of transformers and of no family, whose config says so or whose tokenizer knows no MASK to fill."""
+    """Whether it is a causal LM of transformers that belongs to no family, and either says that it is causal or has a
+    tokenizer without MASK."""
     if raw.get("model_type") not in CONFIG_MAPPING:
         return False
     config = CONFIG_MAPPING[raw["model_type"]]

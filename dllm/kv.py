@@ -1,4 +1,4 @@
-"""K/V storage addressed by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
+"""K/V by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
 
 from jaxtyping import Int
 from torch import Tensor
@@ -6,7 +6,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 class _ColumnLayer(CacheLayerMixin):
-    """Keys and values `[B, H, T, D]` of one layer; `update` writes the columns of the current plan and returns whole
+    """Keys and values `[B, H, T, D]` of one layer. `update` writes the columns of the current plan and returns whole
     rows."""
 
     is_sliding = False
@@ -51,9 +51,10 @@ class _ColumnLayer(CacheLayerMixin):
 
 
 class ColumnCache(Cache):
-    """The K/V of one decode call, and the RoPE position of each canvas column (`positions`, `[B, T]`).
+    """The K/V of one decode call.
 
-    `at(rows, columns)` says where the next forward's keys and values belong.
+    positions: RoPE position of each canvas column, `[B, T]`.
+    rows, columns: where the next forward's keys and values belong; set by `at`.
     """
 
     def __init__(self, num_layers: int, positions: Int[Tensor, "B T"]) -> None:
@@ -63,6 +64,6 @@ class ColumnCache(Cache):
         self.columns: Int[Tensor, "R Q"] = positions.new_empty((0, 0))
 
     def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
-        """Sets the target of the next update; rows None means every row in order."""
+        """Says where the next update belongs. rows: None means every row in order."""
         self.rows, self.columns = rows, columns
         return self

@@ -1,4 +1,4 @@
-"""What is added to a stock backbone: a mix of neighbouring columns, and a gate of an adapter."""
+"""What may be added to a stock backbone: a mix of neighbouring columns, and an adapter's gate."""
 
 import torch
 from jaxtyping import Bool
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 class NeighbourMix(nn.Module):
     """Adds the neighbouring columns' embeddings to each column's own, per channel: e[t] + u * e[t-1] + v * e[t+1].
 
-    With it a small transformer learns "the last name that follows this first name" in one attention step. It reads
-    the canvas only, never hidden states, so it is the same under every cache. A block-causal model only looks back.
+    With it a small transformer learns "the last name that follows this first name" in one attention step. It reads the
+    canvas and no hidden states, so it is the same under every cache. In a block-causal model it looks back only.
     """
 
     def __init__(self, width: int, look_ahead: bool = True) -> None:
@@ -18,22 +18,22 @@ class NeighbourMix(nn.Module):
         self.after = nn.Parameter(torch.zeros(width)) if look_ahead else None
 
     def reset_(self, std: float, rng: torch.Generator) -> None:
-        """Random weights for training from scratch (zeros leave the backbone as it is)."""
+        """Random weights for training from scratch. Zeros would leave the backbone as it is."""
         for weight in self.parameters():
             nn.init.normal_(weight, std=std, generator=rng)
 
     def forward(self, here: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        """Embeddings `[R, Q, D]` of the columns and their neighbours (zero where there is none) to mixed ones."""
+        """Mixes embeddings `[R, Q, D]` of columns with their neighbours', which are zero where there is none."""
         mixed = here + self.before * before
         return mixed if self.after is None else mixed + self.after * after
 
 
 class Gate(nn.Module):
-    """Lets a LoRA adapter (arXiv 2106.09685) add something at some columns only, so that the others stay, bit for bit,
-    what they are without it (gated LoRA: multi-token prediction of Samragh et al. 2507.11851).
+    """Lets a LoRA adapter (arXiv 2106.09685) act at some columns only. The others stay, bit for bit, what they are
+    without it (gated LoRA: multi-token prediction of Samragh et al. 2507.11851).
 
-    It stands where PEFT has the dropout of a LoRA layer's input: one for all layers of an adapter. It multiplies the
-    input with 0 where the gate is closed, so that the layer adds B A 0 = 0 there.
+    One gate stands, for all layers of an adapter, where PEFT has the dropout of a LoRA layer's input. It multiplies the
+    input with 0 where it is closed, so that the layer adds B A 0 = 0 there.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Gate(nn.Module):
         self._open: Tensor | None = None
 
     def open_at(self, where: Bool[Tensor, "R Q"] | None) -> None:
-        """The columns of the next forwards' inputs at which the adapter is active; None: all of them."""
+        """Says at which columns of the next forwards' inputs the adapter acts. None: at all."""
         self._open = None if where is None else where[..., None]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ from dllm.checkpoint import (
     one_sentence,
     prepare,
     raw_config,
+    read_backbone,
     read_tokenizer,
-    refuse_pickles,
     shipped_causal_models,
     shipped_models,
     to_dtype,
@@ -63,17 +63,19 @@ def load_diffusion(
 ) -> DiffusionLM:
     """A shipped diffusion model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
 
-    device: a torch device, or "auto" for a GPU where there is one. spec: instead of the recognised one; a mapping
-    replaces some of its fields. family: instead of the one that config.json names (`dllm.families.FAMILIES`, or
-    "native"). adapter: a folder of LoRA weights or the name of a shipped one; of several, all but the
-    last become part of the weights. chat_template: "plain" (message contents as they are) or a .jinja
-    file, instead of the tokenizer's. compile: torch.compile the transformer (a minute at first; on a CPU it
-    needs a C++ compiler). pretrained: for transformers' `from_pretrained`: device_map (which then decides
-    in place of device), max_memory, offload_folder, attn_implementation, quantization_config, revision ...
+    device: a torch device, or "auto" for a GPU where there is one.
+    spec: in place of the recognised one. A mapping replaces some of its fields.
+    family: in place of the one that config.json names (`dllm.families.FAMILIES`, or "native").
+    adapter: a folder of LoRA weights or the name of a shipped adapter. Of several, all but the last become part of the
+        weights.
+    chat_template: in place of the tokenizer's: "plain" (message contents as they are) or a .jinja file.
+    compile: torch.compile the transformer. It takes a minute at first, and on a CPU a C++ compiler.
+    pretrained: for transformers' `from_pretrained`: device_map (which replaces device), max_memory, offload_folder,
+        attn_implementation, quantization_config, revision ...
 
-    Raises ValueError, naming what is wrong, when the device is not there, or the checkpoint is absent, incomplete,
-    corrupt, of an architecture that is unknown or cannot denoise, has no spec, or would need hub code or pickled
-    weights.
+    Raises ValueError, naming what is wrong, when the device is not there; when the checkpoint is absent, incomplete or
+    corrupt; when its architecture is unknown or cannot denoise, or nothing gives its spec; and when it would need hub
+    code or pickled weights.
     """
     if str(name_or_path) in shipped_causal_models():
         raise ValueError(
@@ -87,18 +89,9 @@ def load_diffusion(
         chosen = recognise(raw, family)
         config, family_spec = (_native_config(path, raw, hub), None) if chosen is None else _translated(chosen, raw)
         config.is_causal = False
-        backbone_type = _native_backbone(config) if chosen is None else chosen.backbone
-        refuse_pickles(path)
-        loaded = cast(Any, backbone_type).from_pretrained(
-            path,
-            config=config,
-            dtype=to_dtype(dtype),
-            key_mapping=dict(chosen.keys) if chosen else None,
-            use_safetensors=True,
-            output_loading_info=True,
-            **pretrained,
-        )
-        backbone, info = cast(tuple[PreTrainedModel, dict], loaded)
+        kind = _native_backbone(config) if chosen is None else chosen.backbone
+        keys = None if chosen is None else chosen.keys
+        backbone, info = read_backbone(path, kind, config, dtype, keys, pretrained)
         reader = AutoTokenizer if chosen is None else chosen.tokenizer
         tokenizer = read_tokenizer(path, config, reader, chat_template, hub)
         masked = chosen is None and type(config) in MODEL_FOR_MASKED_LM_MAPPING
@@ -110,7 +103,7 @@ def load_diffusion(
     if masked:
         model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
     else:
-        model = DiffusionLM(backbone, spec, tokenizer, name, keys=chosen.keys if chosen else None, entry=entry)
+        model = DiffusionLM(backbone, spec, tokenizer, name, keys=keys, entry=entry)
     if model.mix is not None:
         _load_mix(model, path, hub)
         model.mix.to(model.device, to_dtype(dtype))
@@ -124,7 +117,7 @@ def load_diffusion(
 
 
 def save(model: DiffusionLM, folder: Path) -> None:
-    """Writes a checkpoint that `load` reads back, safetensors only, in the backbone's own layout.
+    """Writes a checkpoint that `load` reads: safetensors only, in the backbone's own layout.
 
     Raises ValueError for a model with an adapter attached.
     """
@@ -160,8 +153,11 @@ def _unknown(model_type: str | None) -> ValueError:
 
 
 def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM that
-    attends wherever its mask allows and whose head gives its logits as they are. `dllm.probe` finds the rest."""
+    """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM.
+
+    A causal LM must attend wherever its mask allows, and its head must give logits as they are. `dllm.probe` tries what
+    the config does not say.
+    """
     if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_encoder_decoder:
         return cast(type[PreTrainedModel], MODEL_FOR_MASKED_LM_MAPPING[type(config)])
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder:
@@ -188,8 +184,7 @@ def _spec(
     keeps_kv: bool,
     hub: dict,
 ) -> ModelSpec:
-    """The given one; else from dllm.json, else as its family has it, else from the tokenizer, with the given
-    fields."""
+    """The given spec, or dllm.json's, the family's or the tokenizer's (in this order) with the given fields."""
     if isinstance(given, ModelSpec):
         return given
     file = find_file(path, SPEC_FILE, hub)
@@ -206,7 +201,7 @@ def _spec(
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
-    """The spec's ids that the tokenizer names; BERT's [SEP] ends a text."""
+    """The special ids that the tokenizer names. In BERT, [SEP] ends a text."""
     if tokenizer is None:
         return {}
     eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id

@@ -1,8 +1,8 @@
 """A diffusion language model: a stock transformers backbone, its spec and its tokenizer behind one call, `logits`.
 
-The backbone is a decoder-only transformers model run with `config.is_causal = False`, a ready 4-D mask and our
-ColumnCache. The logits come back aligned to the wanted columns, so the token shift is seen nowhere else, and MASK can
-never be a candidate.
+The backbone is a decoder-only transformers model that runs with `config.is_causal = False`, a ready 4-D mask and our
+ColumnCache. Logits come back for the columns that were asked for, so no other file knows of the token shift. MASK is
+never a candidate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,13 @@ from dllm.text import decode_text, encode_text
 class DiffusionLM(nn.Module):
     """A masked (or block) diffusion LM over a transformers backbone.
 
-    tokenizer: may be None for models made in code. keys: regular expressions from published weight names to the
-    backbone's, for adapters trained on the published layout. entry: where canvases belong when the backbone is spread
-    over several devices. max_length: columns that a canvas can have, None for no known limit. Raises ValueError when
-    the spec does not fit or the attention takes no 4-D mask.
+    tokenizer: None for models made in code.
+    keys: regular expressions from published weight names to the backbone's, for adapters trained on the published
+        layout.
+    entry: where canvases belong when the backbone is spread over several devices.
+    max_length: columns that a canvas can have, None for no known limit.
+
+    Raises ValueError when the spec does not fit or the attention takes no 4-D mask.
     """
 
     passes = 1
@@ -61,7 +64,7 @@ class DiffusionLM(nn.Module):
             )
 
     def _max_length(self) -> int | None:
-        """Rotary positions go on for ever, learned and tabulated ones end; a fixed response position skips some."""
+        """Rotary positions never end. Learned and tabulated ones do, and a fixed response position skips some."""
         config = self.backbone.config
         if vars(config).get("rope_parameters"):
             return None
@@ -100,16 +103,14 @@ class DiffusionLM(nn.Module):
         return decode_text(self.tokenizer, ids)
 
     def set_mask_embedding(self, vector: Float[Tensor, " D"]) -> None:
-        """Replaces the input embedding of MASK, in place. (Tied to the head, it changes the logit of MASK, which is
-        none.)"""
+        """Replaces the input embedding of MASK, in place. A head tied to it changes MASK's logit, which is not used."""
         weight = self.backbone.get_input_embeddings().weight
         assert isinstance(weight, Tensor)
         with torch.no_grad():
             weight[self.spec.mask_id] = vector
 
     def positions(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, "B T"]:
-        """RoPE position of each canvas column: the column itself, or moved so that responses start at a fixed
-        position."""
+        """RoPE position of each canvas column: its number, or moved so that responses start at a fixed position."""
         columns = torch.arange(length, device=prompt_len.device).expand(len(prompt_len), length)
         if self.spec.response_position is None:
             return columns
@@ -131,11 +132,16 @@ class DiffusionLM(nn.Module):
         kv: ColumnCache | None,
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]:
-        """One forward over the plan's columns; logits FOR the columns `want`, MASK at -inf. soft: for the plan's rows.
+        """One forward over the plan's columns. Returns logits FOR the columns `want`, with MASK at -inf.
 
         Writes the K/V of `plan.query` into `kv`, unless the plan keeps none. Columns at or past a row's `end` are not
-        attended. `want` minus the shift must be among the query's columns; this is the cache strategy's promise and not
-        checked here.
+        attended. soft: for the plan's rows. Each wanted column minus the shift must be among the query's columns. The
+        cache strategy promises that; it is not checked. An example with shift 1:
+
+            want             5  6  7  8    columns whose logits are returned
+            want - shift     4  5  6  7    columns whose hidden states predict them
+            plan.query    3  4  5  6  7
+            source           1  2  3  4    places of those columns in the query
         """
         assert kv is not None
         rows = None if plan.all_rows else plan.rows
@@ -159,7 +165,7 @@ class DiffusionLM(nn.Module):
     def full_logits(
         self, canvas: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"], end: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B T V"]:
-        """Logits for every column by one forward without a cache (training, tests); column 0 of a shifted model is
+        """Logits for every column by one forward without a cache (training, tests). Column 0 of a shifted model gets
         its own."""
         length = canvas.shape[1]
         end = torch.full_like(prompt_len, length) if end is None else end
@@ -171,7 +177,7 @@ class DiffusionLM(nn.Module):
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
 
     def response_blocks(self, prompt_len: Int[Tensor, " B"], count: int) -> Int[Tensor, "B N"]:
-        """`count` canvas columns of each row from the start of the block in which its response begins. Raises
+        """`count` canvas columns of each row, from the start of the block in which its response begins. Raises
         ValueError for a model without blocks."""
         block = self.spec.block
         if block is None:
@@ -187,15 +193,20 @@ class DiffusionLM(nn.Module):
         *,
         clean_before: bool = True,
     ) -> Float[Tensor, "V B N Vocab"]:
-        """Logits for the columns `response_blocks(prompt_len, N)` when a column's own block is as in `noisy` and all
-        blocks before are as in `clean`, in one forward over the clean canvas and all V noisy views (block diffusion
-        training: Arriola et al. 2503.09573; Fast-dLLM v2, 2509.26328).
+        """Logits for the columns `response_blocks(prompt_len, N)`, each given its own block of `noisy` and the clean
+        blocks before. One forward over the clean canvas and all V noisy views (block diffusion training: Arriola et al.
+        2503.09573; Fast-dLLM v2, 2509.26328).
 
-        Noisy columns attend to their view's columns of the same block and to earlier blocks' clean ones, clean ones to
-        clean ones up to their block. With a token shift the first column of a block is predicted from the column before
-        it: clean, as in decoding, or with clean_before=False as its view has it. Columns at or past a row's `end` mean
-        nothing. Raises ValueError for a model without blocks, or with a neighbour mix, which would see the noisy column
-        before a block.
+        With blocks of 2, clean canvas a b c d, and one view C D of its last block, an input attends to those marked x:
+
+                  a b c d  C D
+            a, b  x x . .  . .
+            c, d  x x x x  . .
+            C, D  x x . .  x x
+
+        Columns at or past a row's `end` mean nothing. clean_before: in a shifted model, whether a block's first column
+        is predicted from the clean column before it, as in decoding, or from the view's. Raises ValueError for a model
+        without blocks, or with a neighbour mix, which would see the noisy column before a block.
         """
         (views, _, count), length = noisy.shape, clean.shape[1]
         block = self.spec.block
@@ -211,10 +222,8 @@ class DiffusionLM(nn.Module):
         index = stream // block
         same, before = index[:, :, None] == index[:, None], index[:, :, None] > index[:, None]
         mask = (same & (view[:, None] == view)) | (before & (view == 0))
-        embeds = torch.cat(
-            [self._embed(clean, columns, end), self.backbone.get_input_embeddings()(noisy.transpose(0, 1).flatten(1))],
-            dim=1,
-        )
+        noise = self.backbone.get_input_embeddings()(noisy.transpose(0, 1).flatten(1))
+        embeds = torch.cat([self._embed(clean, columns, end), noise], dim=1)
         positions = self.positions(prompt_len, length).gather(1, stream)
         hidden = self._forward(embeds, (mask & live[:, None])[:, None], positions, None)
         # where the hidden state is that predicts each column: in its own view, or at the end of the clean block before
@@ -232,10 +241,10 @@ class DiffusionLM(nn.Module):
         prompt_len: Int[Tensor, " B"],
         end: Int[Tensor, " B"],
     ) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W V"]]:
-        """Logits for the columns `want`, and for their shadows, in one uncached forward.
+        """Logits for the columns `want`, and for their shadows, in one forward without a cache.
 
-        WINO (arXiv 2507.18578): each wanted column has a shadow, a MASK at the same position that attends to the whole
-        canvas but that column, and to all shadows, as in the authors' code; the canvas attends to none. Raises
+        WINO (arXiv 2507.18578): a wanted column's shadow is a MASK at the same position. It attends to the canvas
+        without that column, and to all shadows, as in the authors' code. The canvas attends to no shadow. Raises
         ValueError for a token-shifted model, whose prediction for a column is read off the column before it.
         """
         if self.spec.shift or self.spec.context_causal:
@@ -314,8 +323,7 @@ class DiffusionLM(nn.Module):
         return self.mix(here, before, after)
 
     def _drafted(self, tokens: Tensor, query: Tensor, end: Tensor) -> Bool[Tensor, "R Q"] | None:
-        """Which query columns are drafted: the row's first MASK and all behind it. None where that makes no
-        difference."""
+        """Which query columns are drafted: the row's first MASK and all behind it. None where that changes nothing."""
         if not self.spec.context_causal:
             return None
         columns = torch.arange(tokens.shape[1], device=tokens.device)
@@ -325,8 +333,8 @@ class DiffusionLM(nn.Module):
     def _attention_mask(
         self, query: Tensor, end: Tensor, keys: Tensor | int, drafted: Tensor | None = None
     ) -> Bool[Tensor, "R 1 Q K"]:
-        """keys: the columns attended to, `[R, K]`, or how many of them from the first. drafted: the query columns that
-        look ahead, None for all."""
+        """keys: the columns attended to, `[R, K]`, or how many from the first. drafted: the query columns that look
+        ahead."""
         if isinstance(keys, int):
             keys = torch.arange(keys, device=query.device)[None]
         allowed = (keys < end[:, None])[:, None, :]

@@ -1,4 +1,4 @@
-"""A trial of backbones that nobody here has tested, before they are used."""
+"""Tries backbones that no test knows, before they are used."""
 
 import torch
 
@@ -8,8 +8,8 @@ from dllm.model import DiffusionLM
 
 @torch.no_grad()
 def probe(model: DiffusionLM) -> None:
-    """Tries a few tiny forwards. Raises ValueError when the backbone cannot be used as a denoiser: it fails, does not
-    look ahead, sees what its mask hides, or a window on kept K/V gives other logits than a full forward."""
+    """Runs a few tiny forwards. Raises ValueError when the backbone cannot be a denoiser: it fails, does not look
+    ahead, sees what its mask hides, or gives other logits for a window on kept K/V than in a full forward."""
     try:
         fault = _fault(model)
     except Exception as error:  # an architecture made for other masks and caches may trip over anything

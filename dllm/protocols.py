@@ -1,5 +1,5 @@
 """What the loop and the benchmark need of a model. A model that offers it is decoded and measured like the shipped
-ones, whatever it is made of; nothing has to be derived from."""
+ones. It need not derive from anything."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -17,9 +17,9 @@ Text = str | Sequence[Mapping[str, str]]  # raw text, or chat messages
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """What the loop needs of a model. Its K/V is its own affair.
+    """What the loop needs of a model. What its K/V looks like is its own affair.
 
-    passes: how often one forward computes each of its columns, for honest queried columns; 1 but for guided models.
+    passes: how often one forward computes each column, for the count of queried columns. It is 1 but for guided models.
     """
 
     @property
@@ -44,7 +44,7 @@ class Denoiser(Protocol):
 
 @runtime_checkable
 class ShadowDenoiser(Denoiser, Protocol):
-    """A denoiser that can also tell, in the same forward, what it would think of each token if it did not see it."""
+    """A denoiser whose forward can also tell what it would think of each token if it did not see it."""
 
     def shadow_logits(
         self,
@@ -53,7 +53,7 @@ class ShadowDenoiser(Denoiser, Protocol):
         prompt_len: Int[Tensor, " B"],
         end: Int[Tensor, " B"],
     ) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W V"]]:
-        """Logits for the columns `want`, and what they would be were that column a MASK."""
+        """Logits for the columns `want`, and what they would be if that column were a MASK."""
         ...
 
 
@@ -61,8 +61,10 @@ class ShadowDenoiser(Denoiser, Protocol):
 class LanguageModel(Protocol):
     """What the benchmark needs of a model of any kind, beside what its decoder needs.
 
-    device: where its inputs belong. dtype: of its weights, for the record. vocab_size: numbers per column of its
-    logits. max_length: columns of prompt and response at most, None for no limit.
+    device: where its inputs belong.
+    dtype: of its weights, for the record.
+    vocab_size: numbers per column of its logits.
+    max_length: columns of prompt and response at most, None for no limit.
     """
 
     @property
@@ -81,16 +83,15 @@ class LanguageModel(Protocol):
     def max_length(self) -> int | None: ...
 
     def identity(self) -> str:
-        """What its weights do not say; runs are resumed with a model of the same identity and weights only."""
+        """What its weights do not say. A run is resumed only with a model of the same identity and weights."""
         ...
 
     def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
-        """Its weights; none for a model without."""
+        """Its weights. A model without any gives none."""
         ...
 
     def encode(self, text: Text) -> list[int]:
-        """Token ids of a text, or of a chat up to where the answer begins. Raises ValueError when it cannot read
-        it."""
+        """Token ids of a text, or of a chat up to where the answer begins. Raises ValueError when it cannot read it."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -100,4 +101,4 @@ class LanguageModel(Protocol):
 
 @runtime_checkable
 class DenoisingLM(Denoiser, LanguageModel, Protocol):
-    """A model that denoising decoders are benchmarked with."""
+    """A model that can be benchmarked with denoising decoders."""

@@ -1,8 +1,12 @@
 """Depth-recurrent language models: a few layers applied again and again to the same columns (arXiv 2502.05171).
 
-e = prelude(tokens), s_0 ~ N(0, 1), s_i = core(adapter[s_{i-1}, e]), logits = head(coda(s_r)). Prelude, core and coda
-are stock Llama stacks, each with its own K/V cache; at any depth the core attends to the last K/V of earlier columns,
-so a column can be iterated while those before it are still moving.
+    e      = prelude(tokens)
+    s_0    ~ N(0, 1)
+    s_i    = core(adapter[s_{i-1}, e])      i = 1 .. r
+    logits = head(coda(s_r))
+
+Prelude, core and coda are stock Llama stacks, each with its own K/V cache. At any depth the core attends to the last
+K/V of earlier columns, so a column can be iterated while those before it still move.
 """
 
 import json
@@ -26,7 +30,7 @@ CONFIG_FILE, WEIGHTS_FILE = "recurrent.json", "model.safetensors"
 
 @dataclass(frozen=True)
 class Depth:
-    """Layers of prelude, core and coda, and the number of recurrences that generation takes by default."""
+    """Layers of prelude, core and coda, and the number of recurrences (r) that generation takes by default."""
 
     prelude: int = 1
     core: int = 2
@@ -41,22 +45,24 @@ class Depth:
 
 @dataclass
 class DepthCache:
-    """K/V of one text, per stack."""
+    """K/V of one text, for each stack."""
 
     prelude: DynamicCache = field(default_factory=DynamicCache)
     core: DynamicCache = field(default_factory=DynamicCache)
     coda: DynamicCache = field(default_factory=DynamicCache)
 
     def keep(self, length: int) -> None:
-        """Forgets all columns at and behind `length`."""
+        """Forgets the columns from `length` on."""
         for cache in (self.prelude, self.core, self.coda):
             if cache.get_seq_length() > length:
                 cache.crop(length - cache.get_seq_length())
 
 
 class RecurrentLM(nn.Module):
-    """A causal LM of recurrent depth with tied embeddings. `config` gives widths, heads and vocabulary of all stacks;
-    its number of layers is not used."""
+    """A causal LM of recurrent depth with tied embeddings.
+
+    config: widths, heads and vocabulary of all stacks. Its number of layers is not used.
+    """
 
     def __init__(
         self, config: LlamaConfig, depth: Depth, tokenizer: PreTrainedTokenizerBase, name: str = "recurrent"
@@ -94,13 +100,13 @@ class RecurrentLM(nn.Module):
         return repr((self.depth, self.eos_ids, self.tokenizer.chat_template))
 
     def inject(self, tokens: Int[Tensor, "1 A"], cache: DepthCache | None = None) -> Float[Tensor, "1 A D"]:
-        """What each recurrence is given: the prelude's states of columns behind those in the cache."""
+        """What each recurrence is given: the prelude's states of the columns behind those in the cache."""
         return _run(self.prelude, self.embed(tokens), cache and cache.prelude)
 
     def recur(
         self, state: Float[Tensor, "1 A D"], injected: Float[Tensor, "1 A D"], cache: DepthCache | None = None
     ) -> Float[Tensor, "1 A D"]:
-        """One pass of the core; its K/V takes the place of an earlier pass's over the same columns."""
+        """One pass of the core. Its K/V replaces that of an earlier pass over the same columns."""
         if cache is not None and cache.core.get_seq_length() == cache.prelude.get_seq_length():
             cache.core.crop(-state.shape[1])
         return _run(self.core, self.adapter(torch.cat([state, injected], dim=-1)), cache and cache.core)
@@ -110,7 +116,8 @@ class RecurrentLM(nn.Module):
         return _run(self.coda, state, cache and cache.coda) @ self.embed.weight.T
 
     def noise(self, columns: int, first: int, seed: int) -> Float[Tensor, "1 A D"]:
-        """Initial states of columns first .. first + columns - 1: a column's own, whatever else is asked for."""
+        """Initial states of columns first .. first + columns - 1. A column's noise depends on the column and the seed
+        alone."""
         noise = torch.empty(1, columns, self.config.hidden_size)
         for i in range(columns):
             rng = torch.Generator().manual_seed(seed * 1_000_003 + first + i)
@@ -120,8 +127,8 @@ class RecurrentLM(nn.Module):
     def next_logits(
         self, tokens: Int[Tensor, "B T"], where: Bool[Tensor, "B T"], rng: torch.Generator
     ) -> Float[Tensor, "N V"]:
-        """Logits for the token behind each of the marked columns, for training, at a number of recurrences drawn from
-        1 .. 2 x the default - 1, and random initial states."""
+        """Logits for the token behind each marked column, in reading order, for training. The number of recurrences is
+        drawn from 1 .. 2 * default - 1, and the initial states are random."""
         count = int(torch.randint(1, 2 * self.depth.recurrences, (), generator=rng))
         injected = _run(self.prelude, self.embed(tokens), None)
         state = torch.randn(injected.shape, generator=rng)
@@ -151,7 +158,7 @@ def save_recurrent(model: RecurrentLM, folder: Path) -> None:
 
 
 def recurrent_folder(name_or_path: str | Path) -> Path | None:
-    """Where a depth-recurrent model of this name or path is, None where there is none."""
+    """The folder of the depth-recurrent model of this name or path, None where there is none."""
     folders = (ASSETS / str(name_or_path), Path(name_or_path))
     return next((folder for folder in folders if (folder / CONFIG_FILE).exists()), None)
 
@@ -159,8 +166,10 @@ def recurrent_folder(name_or_path: str | Path) -> Path | None:
 def load_recurrent(
     name_or_path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | str = torch.float32
 ) -> RecurrentLM:
-    """A model that `save_recurrent` wrote, or a shipped one by name, in eval mode. Raises ValueError for any other
-    folder, or a device that is not there."""
+    """A model that `save_recurrent` wrote, or a shipped one by name, in eval mode.
+
+    Raises ValueError for any other folder, or a device that is not there.
+    """
     device, _, _ = prepare(device, {})
     folder = recurrent_folder(name_or_path)
     if folder is None:

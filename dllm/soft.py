@@ -1,4 +1,4 @@
-"""Soft inputs: positions that are still masked show the model a mixture of tokens instead of MASK alone."""
+"""Soft inputs: positions that are still masked show the model a mixture of tokens and not MASK alone."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,9 +12,11 @@ from torch import Tensor, nn
 class Soft:
     """A mixture of tokens per window position.
 
-    weights: `[B, W, K]`, of `tokens` `[B, W, K]`, or of the whole vocabulary where tokens is None (K = V). amount: how
-    far from MASK to the mixture, in [0, 1]. mode: "add" E[MASK] + amount * mixture (iteration smoothing, dInfer);
-    "slerp" turns E[MASK] towards the mixture on its sphere (soft tokens, arXiv 2609.37391).
+    weights: of `tokens`, or of the whole vocabulary where tokens is None (then K = V).
+    amount: how far from MASK towards the mixture, in [0, 1].
+    tokens: ids of the K tokens.
+    mode: "add" is E[MASK] + amount * mixture (iteration smoothing, dInfer). "slerp" turns E[MASK] towards the mixture
+        on its sphere (soft tokens, arXiv 2609.37391).
     """
 
     weights: Float[Tensor, "B W K"]
@@ -41,7 +43,11 @@ class Soft:
 
 @dataclass(frozen=True)
 class SoftInput:
-    """A Soft with its place on the canvas: columns `[B, W]` of the window, and where it holds."""
+    """A Soft and its place on the canvas.
+
+    columns: canvas columns of the window.
+    where: positions at which it holds.
+    """
 
     soft: Soft
     columns: Int[Tensor, "B W"]
@@ -52,8 +58,8 @@ class SoftInput:
 
 
 def _slerp(mask: Float[Tensor, " D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:
-    """|mask| times the unit vector `amount` of the way from mask's direction to the mixture's; linear where they are
-    nearly parallel."""
+    """A vector of mask's norm, turned by `amount` of the angle from mask to the mixture. Linear where they are nearly
+    parallel."""
     norm = mask.norm()
     start, end = (mask / norm).expand_as(mixture), nn.functional.normalize(mixture, dim=-1)
     angle = (start * end).sum(-1, keepdim=True).clamp(-1, 1).acos()

@@ -1,4 +1,4 @@
-"""What the loop must know of a model that its weights do not say: special ids, token shift, block structure."""
+"""What the loop must know of a model and its weights do not say: special ids, token shift, block structure."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -15,19 +15,19 @@ SPEC_FILE = "dllm.json"
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Every special number of a model lives here.
+    """Every special number of a model is here.
 
-    mask_id, pad_id: token ids; pad_id fills dead columns only.
+    mask_id, pad_id: token ids. pad_id fills dead columns only.
     eos_ids: any of these ends a text.
     shift: 1 if the hidden state of column p - 1 predicts column p (Dream, Fast-dLLM v2), else 0.
-    block: columns per block of a block-causal model (grid anchored at column 0), None for a bidirectional one.
+    block: columns per block of a block-causal model, on a grid that begins at column 0. None for a bidirectional model.
     context_causal: whether, in a model with blocks, only drafted columns look ahead. A row's drafted columns are its
-        first MASK and all behind it; those before are settled, attend to columns before them only, and are what they
-        are in a causal LM. For example [A B M C] in one block: A and B are settled, M and C see all four.
+        first MASK and all behind it. Those before are settled: they attend only to columns before them, and are what
+        they are in a causal LM. For example [A B M C] in one block: A and B are settled, M and C see all four.
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
         the distance from a prompt's start to its response constant.
-    mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.model.NeighbourMix`).
-    kv: whether the K/V of columns can be kept between forwards; False for encoders (BERT), which recompute all.
+    mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.layers.NeighbourMix`).
+    kv: whether the K/V of columns can be kept between forwards. False for encoders (BERT), which compute all again.
     """
 
     mask_id: int
@@ -70,7 +70,7 @@ class ModelSpec:
 
     @classmethod
     def read(cls, path: Path) -> "ModelSpec":
-        """Reads `dllm.json`; raises ValueError naming the file when it is not a spec."""
+        """Reads `dllm.json`. Raises ValueError, naming the file, when it is not a spec."""
         try:
             fields = json.loads(path.read_text())
             return cls(**{**fields, "eos_ids": tuple(fields["eos_ids"])})

@@ -9,9 +9,9 @@ from dllm.protocols import Text
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase | None, name: str, text: Text) -> list[int]:
-    """Token ids of a text, or of a chat rendered with the tokenizer's template; none for a chat that says nothing.
+    """Token ids of a text, or of a chat rendered with the tokenizer's template. A chat that says nothing has none.
 
-    Raises ValueError, with the model's name, when there is no tokenizer or chat template to read it.
+    Raises ValueError, with the model's name, when there is no tokenizer or no chat template.
     """
     if tokenizer is None:
         raise ValueError(
@@ -31,5 +31,5 @@ def encode_text(tokenizer: PreTrainedTokenizerBase | None, name: str, text: Text
 
 
 def decode_text(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int]) -> str:
-    """Text of token ids; empty for a model without a tokenizer."""
+    """Text of token ids. A model without a tokenizer gives none."""
     return "" if tokenizer is None else cast(str, tokenizer.decode(list(ids)))

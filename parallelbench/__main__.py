@@ -20,6 +20,7 @@ USAGE = "\n".join(
         "recommend DIR ... [max_loss=1.0] [reference=NAME]   the fastest configuration that loses at most a point",
         "leaderboard DIR ... [csv=FILE] [leaderboard=FILE]   runs of several machines and published tables, ranked",
         "trace RUN [SAMPLE] [other=RUN] one sample forward by forward, of two runs beside each other; needs traces=N",
+        "                               svg=FILE draws it as a moving picture",
         "analyze NAME ...               theory and studies of runs; `analyze` alone lists them",
         "lm_eval ARGUMENTS ...          lm-evaluation-harness with the model dllm, whose --model_args are those of run",
         "list                           decoders, caches, stop rules, models, suites and tasks to choose from",

@@ -15,10 +15,8 @@ from parallelbench.stats.bounds import (
     accuracy,
     best_accuracies,
     best_values,
-    blocks,
     kl_bound,
     optimal_bounds,
-    posterior_bound,
     threshold_accuracy,
     total_correlation,
 )
@@ -51,6 +49,35 @@ def test_closed_forms_are_the_published_ones(n: int) -> None:
         assert ours == pytest.approx(shares, rel=3e-4, abs=1e-5)
     for task in ("copy", "replace_index"):
         assert total_correlation(task, n) == 0 and accuracy(task, n, n, 1) == 1
+
+
+def posterior_bound(posterior: Enumerated, parts: Sequence[Sequence[int]]) -> float:
+    """L_T in bits of a listed distribution whose columns are revealed part by part: sum of E C(S_i | S_<i)."""
+    loss, known = 0.0, []
+    for part in parts:
+        before = posterior.answers[:, known]
+        for row in sorted(set(map(tuple, before.tolist()))):
+            seen = torch.tensor(row, dtype=torch.long)
+            chosen = (before == seen).all(1)
+            weight = posterior.weights[chosen].sum()
+            tokens = torch.full((1, posterior.length), UNDECIDED)
+            tokens[0, known] = seen
+            apart = sum(_entropy(row) for row in posterior.marginals(tokens)[0, list(part)])
+            outcomes, index = posterior.answers[chosen][:, list(part)].unique(dim=0, return_inverse=True)
+            joint = torch.zeros(len(outcomes), dtype=weight.dtype).index_add_(0, index, posterior.weights[chosen])
+            loss += float(weight * (apart - _entropy(joint / weight)))
+        known = [*known, *part]
+    return loss
+
+
+def blocks(n: int, k: int) -> list[list[int]]:
+    """Columns 0 .. n - 1 in parts of k."""
+    return [list(range(first, min(first + k, n))) for first in range(0, n, k)]
+
+
+def _entropy(probabilities: torch.Tensor) -> float:
+    positive = probabilities[probabilities > 0]
+    return float(-(positive * positive.log2()).sum())
 
 
 def test_limits() -> None:

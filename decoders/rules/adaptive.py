@@ -1,7 +1,7 @@
 """Rules that look at a row's sorted confidences: how many of the surest positions are safe to commit together.
 
-Each sorts the masked positions by confidence, surest first, and commits the first n of them. They expect the confidence
-named in their docstring; ties go to the left.
+Each sorts the masked positions by confidence, surest first, and commits the first n of them. Ties go to the left. Each
+docstring names the confidence that the rule expects.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from decoders.types import Candidates, CommitRule, Memory, View
 
 @dataclass(frozen=True)
 class Factor(CommitRule):
-    """The longest prefix with (n + 1)(1 - c_n) < f throughout (Fast-dLLM, arXiv 2505.22618, section 3.3). Confidence:
-    prob.
+    """Commits the longest prefix with (n + 1)(1 - c_n) < f throughout (Fast-dLLM, arXiv 2505.22618, section 3.3).
 
-    Under it, greedy parallel decoding equals greedy joint decoding for f = 1. released: as in the authors' code the
-    last sorted position goes too when it is the first to fail, and equality passes, which the paper's rule allows
-    neither.
+    Under it, for f = 1, greedy parallel decoding equals greedy joint decoding. Confidence: prob.
+
+    released: as in the authors' code, equality passes, and the last sorted position goes too when it is the first to
+        fail. The paper's rule allows neither.
     """
 
     factor: float = 1.0
@@ -44,12 +44,11 @@ class Factor(CommitRule):
 
 @dataclass(frozen=True)
 class Frechet(CommitRule):
-    """The largest n whose worst case leaves the greedy tuple ahead by delta (Fast-dLLM++, arXiv 2606.02955).
-    Confidence: prob.
+    """Commits the largest n whose worst case leaves the greedy tuple ahead by delta (Fast-dLLM++, arXiv 2606.02955).
 
-    The joint probability of the n surest tokens is at least L_n = sum c_j - (n - 1), a competitor's at most U_n = 1 -
-    c_n; commits max {n : L_n - U_n > delta}. Not a prefix rule: a larger n may pass where a smaller fails. delta = 1
-    - f contains Factor(f).
+    The n surest tokens have a joint probability of at least L_n = sum c_j - (n - 1). A competitor has at most U_n = 1 -
+    c_n. The rule commits max {n : L_n - U_n > delta}. A larger n may pass where a smaller one fails. delta = 1 - f
+    contains `Factor(f)`. Confidence: prob.
     """
 
     delta: float = 0.25
@@ -69,10 +68,10 @@ class Frechet(CommitRule):
 
 @dataclass(frozen=True)
 class EntropyBound(CommitRule):
-    """EB-Sampler (arXiv 2505.24857): the largest n with sum of entropies - largest entropy <= gamma. Confidence:
-    entropy.
+    """EB-Sampler (arXiv 2505.24857): the largest n with (sum of entropies) - (largest entropy) <= gamma.
 
-    The left side bounds the mutual information that committing the n tokens together ignores, in nats.
+    The left side, in nats, bounds the mutual information that is ignored when the n tokens are committed together.
+    Confidence: entropy.
     """
 
     gamma: float = 0.1
@@ -89,8 +88,10 @@ class EntropyBound(CommitRule):
 
 @dataclass(frozen=True)
 class EntropyThreshold(CommitRule):
-    """Every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4). Confidence:
-    entropy."""
+    """Commits every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4).
+
+    Confidence: entropy.
+    """
 
     theta: float = 0.5
 

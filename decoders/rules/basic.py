@@ -14,11 +14,11 @@ from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 
 @dataclass(frozen=True)
 class FixedK(CommitRule):
-    """Commits the k surest masked positions per step, or all of them (k="all"); ties go to the left.
+    """Commits the k surest masked positions per step, or all of them (k="all"). Ties go to the left.
 
-    With confidence "prob" this is LLaDA's low-confidence remasking and MaskGIT's rule, with "random" LLaDA's random
-    order (arXiv 2502.09992, section 2.4). The number is per step, not a schedule over the block: the last step may
-    commit fewer.
+    With confidence "prob" this is LLaDA's low-confidence remasking and MaskGIT's rule, with "random" it is LLaDA's
+    random order (arXiv 2502.09992, section 2.4). The last step may commit fewer: the number is per step and not a
+    schedule over the block.
     """
 
     k: int | Literal["all"] = 1
@@ -37,8 +37,8 @@ class FixedK(CommitRule):
 class Threshold(CommitRule):
     """Commits every masked position whose confidence is at least tau (Fast-dLLM, arXiv 2505.22618, section 3.3).
 
-    tau > 1 commits one token per step. Deviation: the authors' code commits the surest position by never rejecting
-    the first of the sorted list; here the decoder's own guarantee does, with the same result.
+    tau > 1 commits one token per step. Deviation: the authors' code never rejects the first of its sorted list. Here
+    the decoder commits the surest position (`Decoder.at_least_one`), with the same result.
     """
 
     tau: float = 0.9
@@ -55,10 +55,10 @@ class Threshold(CommitRule):
 class Prefix(CommitRule):
     """Commits from the left the masked positions whose confidence is at least tau, and the first one that is not.
 
-    Ours, for models with causal knowledge (block diffusion from an autoregressive LM): the chain rule, one open choice
-    per step, whose context on the left is settled but for tokens that the model is sure of. Blockwise parallel decoding
-    (Stern et al., arXiv 1811.03115) accepts prefixes likewise, by verifying them. tau > 1: one token per step from left
-    to right.
+    Ours, for models with causal knowledge (block diffusion from an autoregressive LM). It is the chain rule: a step has
+    one open choice, and all on its left is settled, but for tokens of which the model is sure. Blockwise parallel
+    decoding (Stern et al., arXiv 1811.03115) likewise accepts prefixes, by verifying them. tau > 1 commits one token
+    per step from left to right.
     """
 
     tau: float = 0.9
@@ -74,10 +74,10 @@ class Prefix(CommitRule):
 
 @dataclass(frozen=True)
 class FirstAlone(CommitRule):
-    """A window's first column alone in its first step, whatever `rule` says; then what `rule` says.
+    """Commits a window's first column alone in its first step. Later steps commit what `rule` says.
 
-    Fast-dLLM's file for Dream: the pass over all columns writes a block's first token, and cached passes begin behind
-    the column that predicts it (cache=dual_dream).
+    This is Fast-dLLM's file for Dream: the pass over all columns writes a block's first token, and cached passes begin
+    behind the column that predicts it (cache=dual_dream).
     """
 
     rule: CommitRule

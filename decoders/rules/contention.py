@@ -1,4 +1,4 @@
-"""A rule of our own: what a step commits together must not use up the tokens that its positions contend for."""
+"""A rule of our own: positions committed together must not contend for the same token."""
 
 from dataclasses import dataclass, replace
 
@@ -12,25 +12,28 @@ from decoders.types import Candidates, CommitRule, Memory, View
 
 @dataclass(frozen=True)
 class Contention(CommitRule):
-    """The longest prefix whose earlier members keep little from any one token, given its last. Confidence: entropy.
+    """Commits the longest prefix whose earlier members keep little probability from any one token. Confidence: entropy.
 
-    Position i has candidate a_i with probability c_i. Sorted surest first, commits the longest prefix n with
+    Position i has candidate a_i with probability c_i. Sorted surest first, the rule commits the longest prefix n with
 
         max_v sum_{j < n} p_j(v) [v != a_j]  <=  beta * c_n
 
-    throughout. Position 1 always passes, and the last one of a prefix is free: it is the step's one open choice. If
-    only one alternative v is at stake, the left side over c_n bounds the probability that some earlier member is wrong
-    given that the last is right (union bound and Bayes). Alternatives of different tokens are not added up: sums per
-    token count positions that compete for one token, which is what parallel commits break, and spare those that are
-    merely unsure each for itself. Where no two share an alternative, this is a threshold on the largest alternative.
+    throughout. The first position always passes. The last one of a prefix is not in the sum: it is the step's one open
+    choice.
 
-    Positions below probability `sure` with the same candidate contend too: only the surest of them takes part in the
-    step. Tokens that repeat with certainty (punctuation) are above `sure` and not concerned.
+    Why: if a single alternative v is at stake, the left side over c_n bounds the probability that an earlier member is
+    wrong given that the last is right (union bound and Bayes). A sum per token counts positions that compete for one
+    token, which is what parallel commits break. It spares positions that are unsure each for itself. Where no two share
+    an alternative, the rule is a threshold on the largest alternative.
 
-    beta: 0 commits one token per step (more only at probability 1), 0.02 to 0.05 is careful, 0.3 fast. sure: 0 lets
-    equal candidates pass. Assumes that dependent positions show it by sharing tokens: two positions that are coupled
-    through different tokens (the two halves of a name) look independent, as they do to every rule on marginals.
-    Needs two tensors of the logits' size.
+    Positions with the same candidate contend too. Of those below probability `sure`, only the surest takes part in a
+    step. Tokens that repeat with certainty (punctuation) are above `sure`.
+
+    It assumes that dependent positions share tokens. Two positions that are coupled through different tokens (the
+    halves of a name) look independent, as they do to every rule on marginals. It needs two tensors of the logits' size.
+
+    beta: 0 commits one token per step (more only at probability 1). 0.02 to 0.05 is careful, 0.3 is fast.
+    sure: 0 lets equal candidates pass together.
     """
 
     beta: float = 0.1
@@ -56,7 +59,7 @@ class Contention(CommitRule):
         return to_positions(safe.cumprod(1).bool(), order)
 
     def _waits(self, view: View, candidates: Candidates, unsure: Bool[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
-        """Unsure positions whose candidate a surer unsure position has too."""
+        """Unsure positions whose candidate is also that of a surer unsure position."""
         _, order, _ = surest_first(view, candidates)
         place = torch.arange(order.shape[1], device=order.device).expand_as(order)
         rank = torch.zeros_like(order).scatter_(1, order, place)

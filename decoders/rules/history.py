@@ -1,4 +1,4 @@
-"""Rules that remember earlier steps of the block: what has become stable, and how far the model sees."""
+"""Rules that remember earlier steps of the window: what has become stable, and how far the model sees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,15 @@ from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 
 @dataclass(frozen=True)
 class Klass(CommitRule):
-    """KLASS (arXiv 2511.05664): confidence >= tau and KL(p_t || p_{t-1}) < kl in each of the last `history` steps.
+    """KLASS (arXiv 2511.05664): confidence >= tau, and KL(p_t || p_{t-1}) < kl in each of the last `history` steps.
 
-    Confidence: prob. The first step has no predecessor and counts as unstable. take: all such positions, or the surest
-    of them ("max_conf"), or the one that moved least ("min_kl").
-    block: the released blocks, by the authors' code. The window is then the whole answer (block_length=null), whose
-    blocks of this many columns are filled from left to right; what a block's columns did before it was its turn counts
-    too, from its step `history` - 1 on. None: a window knows only its own steps, as with any other rule here.
-    Memory: the previous distribution, as large as the logits.
+    A window's first step has no predecessor and counts as unstable. Memory: the previous distribution, as large as the
+    logits. Confidence: prob.
+
+    take: of such positions all, the surest ("max_conf") or the one that moved least ("min_kl").
+    block: columns of the authors' blocks. The window is then the whole answer (block_length=null) and is filled block
+        by block, from left to right. What a block's columns did before its turn counts too, from its step `history` - 1
+        on. None: a window knows only its own steps, as with every other rule here.
     """
 
     tau: float = 0.9
@@ -76,7 +77,7 @@ class Klass(CommitRule):
 
 
 def _divergence(view: View, previous: Float[Tensor, "B W V"]) -> Float[Tensor, "B W"]:
-    """KL(p_t || p_{t-1}) in nats from the previous log-probabilities, which are replaced by the present ones."""
+    """KL(p_t || p_{t-1}) in nats. Replaces the previous log-probabilities by the present ones."""
     logits = view.logits
     present = (logits.values - logits.log_norm[..., None]).clamp_(min=-1e4)  # MASK is at -inf
     difference = previous.neg_().add_(present)
@@ -87,12 +88,12 @@ def _divergence(view: View, previous: Float[Tensor, "B W V"]) -> Float[Tensor, "
 
 @dataclass(frozen=True)
 class DynamicThreshold(CommitRule):
-    """Dynamic-dLLM's APD: a threshold per token that falls while the runner-up is weak and rises with change.
+    """Dynamic-dLLM's APD: a threshold per token. It falls while the runner-up is weak and rises with change.
 
         tau_i <- tau_i - fall * (1 - p2_i) + rise * (1 - cos(p_t, p_{t-1}))        from tau
 
-    p2: the second probability. Confidence: prob. The paper's weights are tuned per model; the defaults are ours.
-    Memory: the previous distribution, as large as the logits.
+    p2 is the second probability. The paper's weights are tuned per model; the defaults are ours. Memory: the previous
+    distribution, as large as the logits. Confidence: prob.
     """
 
     tau: float = 0.9
@@ -123,13 +124,14 @@ class DynamicThreshold(CommitRule):
 
 @dataclass(frozen=True)
 class Horizon(CommitRule):
-    """SlowFast sampling as its paper's text reads (arXiv 2506.10848): one token per step until the model's horizon is
-    stable, then fast up to it. What its authors released is `SlowFast`.
+    """SlowFast sampling as its paper's text reads (arXiv 2506.10848): slow until the model's horizon is stable, then
+    fast up to it. What the authors released is `SlowFast`.
 
-    Slow: commits the surest `slow` positions and notes the horizon e_t, the farthest position with confidence > `see`.
-    Once the last two horizons have a variance < 1, or after `patience` steps, the span up to their mean is decoded
-    fast: all confidences > tau in it, at least its surest, until it is full; then slow again behind it. Confidence:
-    prob. The order of phases is our reading.
+    Slow: a step commits the surest `slow` positions. It notes the horizon, the farthest position with confidence > see.
+    Fast: a step commits all confidences > tau in the span, and at least its surest, until the span is full.
+
+    The span goes up to the mean of the last two horizons. It begins once their variance is below 1, or after `patience`
+    steps. Behind it the rule is slow again. The order of phases is our reading. Confidence: prob.
     """
 
     tau: float = 0.85
@@ -169,9 +171,11 @@ class Horizon(CommitRule):
 class Prophet(CommitRule):
     """Early commit (Prophet, arXiv 2508.19982): fills all masks once the mean gap between the two best logits is wide.
 
-    gaps: what it must reach in the first, second and last third of the window. Until then `base` decides. Deviation:
-    the gap is of the window's masks; the paper's is of an answer region that the prompt marks, and it fills the whole
-    canvas.
+    gaps: what it must reach in the first, second and last third of the window.
+    base: the rule that decides until then.
+
+    Deviation: the gap is that of the window's masks. The paper's is that of an answer region that the prompt marks, and
+    it fills the whole canvas.
     """
 
     gaps: Sequence[float] = (7.5, 5.0, 2.5)
@@ -202,7 +206,7 @@ class Prophet(CommitRule):
 class RunningMean(CommitRule):
     """Saber's adaptive acceleration (arXiv 2510.18165): confidences above the mean of those committed so far.
 
-    Confidence: prob. The first step of a block has no mean and commits the surest.
+    The first step of a block has no mean and commits the surest. Confidence: prob.
     """
 
     def init(self, shape: Shape) -> Memory:

@@ -1,9 +1,9 @@
 """Rules that were trained to tell which candidates agree with what one token per forward would write.
 
-`Learn2PD` is the published rule (arXiv 2509.25188, section 3.2): a filter over the confidences of a block of 32,
-tied to that block length and to its model. `Agreement` is ours: one small net for every position alike, over features
-that know neither. Both are trained on recorded decodes (`decoders.traces`, scripts/train_filter.py); trained ones ship
-in decoders/assets.
+`Learn2PD` is the published rule (arXiv 2509.25188, section 3.2). Its filter reads the confidences of a block of 32, and
+is tied to that length and to its model. `Agreement` is ours: one small net for every position alike, over features that
+know neither. Both are trained on recorded decodes (`decoders.traces`, scripts/train_filter.py). Trained ones ship in
+decoders/assets.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class BlockFilter(nn.Module):
         self.fc1, self.fc2 = nn.Linear(block_len, block_len), nn.Linear(block_len, block_len)
 
     def forward(self, confidence: Float[Tensor, "N W"]) -> Float[Tensor, "N W"]:
-        """Logits of agreement; a shorter block is padded with confidence 0 on the right."""
+        """Logits of agreement. A shorter block is padded with confidence 0 on the right."""
         width = confidence.shape[1]
         padded = nn.functional.pad(confidence, (0, self.fc1.in_features - width))
         return self.fc2(torch.relu(self.fc1(padded)))[:, :width]
@@ -47,7 +47,7 @@ class BlockFilter(nn.Module):
     def examples(self, traces: Traces) -> tuple[Float[Tensor, "N W"], Bool[Tensor, "N W"]]:
         """Inputs of recorded steps, and the positions whose labels count: all of the response, decided ones too.
 
-        Raises ValueError for traces of wider windows.
+        Raises ValueError for recordings of wider windows.
         """
         steps, block_len = traces.signals, self.fc1.in_features
         if steps.prob.shape[1] > block_len:
@@ -70,7 +70,7 @@ class PositionFilter(nn.Module):
         return self.fc2(torch.relu(self.fc1(inputs)))[..., 0]
 
     def examples(self, traces: Traces) -> tuple[Float[Tensor, "N W F"], Bool[Tensor, "N W"]]:
-        """Inputs of recorded steps, and the positions whose labels count: masked ones."""
+        """Inputs of recorded steps, and the positions whose labels count: the masked ones."""
         return traces.features(), traces.signals.masked
 
 
@@ -78,11 +78,12 @@ class PositionFilter(nn.Module):
 class Learn2PD(CommitRule):
     """Commits where the block's filter gives agreement a probability above tau (published: 0.96).
 
-    The filter reads the largest probability of every response position of the window, decided ones too; columns outside
-    the response or past the live end count as 0, like the padding of a short block (a deviation).
-    filter: a shipped one's name, or a folder with its model.safetensors.
-    steps: the surest tokens of LLaDA's schedule with so many steps per block go too, as released (with the block's
-    length: one per step). 0: the surest goes only where the filter accepts none.
+    The filter reads the largest probability of every response position of the window, decided ones too. Deviation:
+    columns outside the response or past the live end count as 0, as the padding of a short block does.
+
+    filter: the name of a shipped one, or a folder with its model.safetensors.
+    steps: as in the authors' code, the surest tokens of LLaDA's schedule with so many steps per block go too (the
+        block's length: one per step). 0: the surest goes only where the filter accepts none.
     """
 
     tau: float = 0.96
@@ -126,10 +127,14 @@ class Learn2PD(CommitRule):
 class Agreement(CommitRule):
     """Commits where a small net gives agreement a probability of at least tau, and the surest of the other positions.
 
-    That one is the step's open choice: among positions that are sure it contradicts nobody, and two of them might.
+    Only one unsure position is committed per step. One guess cannot contradict positions that are sure; two guesses can
+    contradict each other.
+
     The net sees `decoders.signals.features` of one position: how sure it is, how sure the others are, whether they
-    contend for tokens, how its candidate has fared, where it lies. It fits any block length, vocabulary and model;
-    whether it is any good there, only a run tells. filter: as in `Learn2PD`.
+    contend for tokens, how its candidate has fared, where it lies. It fits any block length, vocabulary and model. Only
+    a run tells whether it is any good there.
+
+    filter: as in `Learn2PD`.
     """
 
     tau: float = 0.99
@@ -185,7 +190,7 @@ def _read(name: str) -> dict[str, Tensor]:
 
 
 def _filled(make: Callable[[], Network], weights: Mapping[str, Tensor], name: str) -> Network:
-    """A network with these weights, in float64: sums in another order, as in another batch, decide alike."""
+    """A network with these weights, in float64. Sums in another order, as in another batch, then decide alike."""
     with torch.device("meta"):  # no random initialisation
         network = make()
     try:

@@ -1,8 +1,9 @@
-"""Extremely greedy parallel decoding, the oracle of Learn2PD (arXiv 2509.25188, section 3.1): a ceiling, not a method.
+"""Extremely greedy parallel decoding, the oracle of Learn2PD (arXiv 2509.25188, section 3.1): a ceiling and not a
+method.
 
-It knows what the model would write with one token per forward and commits every candidate that agrees. What it reaches
-beyond a real decoder is what better decisions could gain; what it does not reach, no decision about these candidates
-can.
+It knows what the model would write with one token per forward, and commits every candidate that agrees. Better
+decisions could gain the distance from a real decoder to it. What lies beyond it, no decision about these candidates can
+gain.
 """
 
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ from decoders.types import Candidates, CommitRule, Memory, View
 
 @dataclass(frozen=True)
 class Oracle(CommitRule):
-    """Commits the masked positions whose candidate is the reference's token (all EOS count alike).
+    """Commits the masked positions whose candidate is the reference's token. All EOS count alike.
 
-    The loop makes the reference first, with the same model, cache and stop rule and one token per forward (the surest);
-    those forwards are not counted. Deviation: where no candidate agrees, the surest is committed and the row leaves its
-    reference; the authors paste the reference's block there.
+    The loop makes the reference first: one token per forward, the surest, with the same model, cache and stop rule.
+    Those forwards are not counted. Deviation: where no candidate agrees, the surest is committed and the row leaves its
+    reference. The authors paste the reference's block there.
     """
 
     needs_reference: ClassVar[bool] = True

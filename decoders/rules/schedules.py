@@ -1,4 +1,4 @@
-"""Rules whose number of forwards is fixed in advance: schedules over a block, in time or in space."""
+"""Rules that fix the number of forwards in advance: schedules over a block, in time or in space."""
 
 import math
 import re
@@ -21,7 +21,7 @@ def check_steps(steps: int) -> None:
 
 
 def masks_at_start(view: View, memory: Memory) -> Int[Tensor, " B"]:
-    """Masks of the window in its first step, kept in `memory["masks"]`, which the part's `init` makes."""
+    """Masks that the window had in its first step. Kept in `memory["masks"]`, which the part's `init` makes."""
     masks = memory["masks"]
     masks.copy_(torch.where(view.step == 0, view.masked.sum(1), masks))
     return masks
@@ -29,11 +29,10 @@ def masks_at_start(view: View, memory: Memory) -> Int[Tensor, " B"]:
 
 @dataclass(frozen=True)
 class Schedule(CommitRule):
-    """LLaDA's block schedule: a block of m masks in `steps` forwards, m // steps each and one more in the first m %
-    steps.
+    """LLaDA's block schedule (arXiv 2502.09992, section 2.4): a block of m masks in `steps` forwards.
 
-    arXiv 2502.09992, section 2.4 and the authors' generate.py. Fewer masks than steps: one per forward, and no idle
-    forwards (the authors' code makes them).
+    Each forward commits m // steps tokens, and the first m % steps forwards one more. Deviation: with fewer masks than
+    steps there is one token per forward. The authors' code makes idle forwards.
     """
 
     steps: int = 16
@@ -55,10 +54,10 @@ class Schedule(CommitRule):
 
 @dataclass(frozen=True)
 class ThresholdOrSchedule(CommitRule):
-    """LLaDA2.0 (arXiv 2512.15745): all confidences > tau if at least the schedule's number, else that number of the
-    surest.
+    """LLaDA2.0 (arXiv 2512.15745): all confidences > tau if they are at least the schedule's number, else that number
+    of the surest.
 
-    Confidence: prob. `steps` as in Schedule, so a block takes at most that many forwards.
+    steps: as in `Schedule`. A block takes at most that many forwards. Confidence: prob.
     """
 
     steps: int = 32
@@ -82,8 +81,9 @@ class ThresholdOrSchedule(CommitRule):
 class MaskGit(CommitRule):
     """MaskGIT's schedule (arXiv 2202.04200): floor(m * g((i + 1) / steps)) of a block's m masks are left after step i.
 
-    mode: linear g = 1 - r, cosine cos(pi r / 2), pow2 1 - r^2 (any exponent). A step may commit nothing: use with
-    at_least_one=False.
+    mode: g(r) is 1 - r (linear), cos(pi r / 2) (cosine) or 1 - r^2 (pow2; any exponent).
+
+    A step may commit nothing: use with at_least_one=False.
     """
 
     steps: int = 16
@@ -117,10 +117,11 @@ def _times(steps: int, eps: float, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class DreamSchedule(CommitRule):
-    """Dream's time schedule (arXiv 2508.15487): a step commits int(m * (1 - s / t)) of its m masks, the last one all.
+    """Dream's time schedule (arXiv 2508.15487): a step commits int(m * (1 - s / t)) of its m masks, the last step all.
 
-    t, s: this and the next of steps + 1 times from 1 to eps. Confidence prob is its maskgit_plus, margin its
-    topk_margin, entropy its entropy. Steps may be empty (the first of 8 for 8 tokens is): use with at_least_one=False.
+    t and s are this and the next of steps + 1 times from 1 to eps. Confidence "prob" is Dream's maskgit_plus, "margin"
+    its topk_margin, "entropy" its entropy. Steps may be empty (the first of 8 for 8 tokens is): use with
+    at_least_one=False.
     """
 
     steps: int = 16
@@ -135,7 +136,7 @@ class DreamSchedule(CommitRule):
         return take(view, candidates, (view.masked.sum(1) * self.share(view)).long())
 
     def share(self, view: View) -> Tensor:
-        """1 - s / t of each row's step, `[B]`, 1 in the last and later."""
+        """1 - s / t of each row's step, `[B]`. It is 1 in the last step and later."""
         times = _times(self.steps, self.eps, view.masked.device)
         step = view.step.clamp(max=self.steps - 1)
         return torch.where(view.step >= self.steps - 1, 1.0, 1 - times[step + 1] / times[step])
@@ -143,8 +144,8 @@ class DreamSchedule(CommitRule):
 
 @dataclass(frozen=True)
 class DreamOrigin(CommitRule):
-    """Dream's "origin": each mask is filled with probability 1 - s / t by itself, the last step all. Times as in
-    `DreamSchedule`."""
+    """Dream's "origin": each mask is filled by itself with probability 1 - s / t, and the last step fills all. Times
+    are as in `DreamSchedule`."""
 
     steps: int = 16
     eps: float = 1e-3
@@ -161,11 +162,13 @@ class DreamOrigin(CommitRule):
 class Dimple(CommitRule):
     """Dimple's confident decoding (arXiv 2505.16990): all confidences > gamma, else the time schedule's number.
 
-    With r = masks / live positions, the fallback takes the first time s < r, but none that earlier steps had passed,
-    that yields int(masks * (1 - s / r)) >= 1 tokens, or all where none does. The last of `steps` forwards commits all.
-    gamma is compared with the candidates' probability before any temperature or filter; the number is taken in order of
-    the decoder's confidence, which is `alg` of the authors' code: prob maskgit_plus, margin topk_margin, entropy,
-    random origin, left_to_right autoregressive.
+    Let r = masks / live positions. The fallback takes the first time s < r that earlier steps have not passed and that
+    yields int(masks * (1 - s / r)) >= 1 tokens, or all tokens where there is none. The last of `steps` forwards commits
+    all.
+
+    gamma is compared with the candidate's probability before any temperature or sampling filter. The number is taken in
+    order of the decoder's confidence, which is `alg` of the authors' code: prob is maskgit_plus, margin topk_margin,
+    entropy entropy, random origin, left_to_right autoregressive.
     """
 
     gamma: float = 0.95
@@ -194,12 +197,17 @@ class Dimple(CommitRule):
 class Dilated(CommitRule):
     """DUS (arXiv 2506.19037): log2(W) steps over positions spaced ever closer, whatever their confidence.
 
-    Step t = skip, skip + 1, ... commits the positions that are multiples of floor(W / base^t), so tokens of one step
-    are far apart, where dependence is assumed weak; a last step shorter than the one before goes with it.
-    order: dilated, or binary (the middles of the spans that are left). by: position, or confidence (the same numbers
-    of tokens, the surest first).
+    Step t = skip, skip + 1, ... commits the multiples of floor(W / base^t). Tokens of one step are far apart, where
+    dependence is assumed weak. A last step shorter than the one before goes with it. The steps of 8 positions with base
+    2 and skip 1:
+
+        position   0  1  2  3  4  5  6  7
+        step       0  2  1  2  0  2  1  2
+
+    order: "dilated" as above, or "binary" (the middles of the spans that are left).
+    by: "position" as above, or "confidence" (the same numbers of tokens, the surest first).
     keep: tokens of a step below this confidence wait for the last one. Deviation: the authors' remasking leaves them
-    masked for good, because no later step of theirs holds them.
+        masked for good, because no later step of theirs holds them.
     """
 
     base: int = 2
@@ -232,7 +240,7 @@ class Dilated(CommitRule):
 
 @lru_cache(maxsize=64)
 def _dilated(width: int, base: int, skip: int) -> list[int]:
-    """Step (from 0) of each position: multiples of W // base^skip first, then of ever smaller strides."""
+    """Step (from 0) of each position: multiples of W // base^skip first, then of ever smaller spacings."""
     level = [-1] * width
     stride, step = max(width // base**skip, 1), 0
     while -1 in level:
@@ -243,7 +251,7 @@ def _dilated(width: int, base: int, skip: int) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _binary(width: int) -> list[int]:
-    """Step (from 0) of each position: the middle of the window, then those of its halves, and so on."""
+    """Step (from 0) of each position: the middle of the window, then the middles of its halves, and so on."""
     level, spans, step = [-1] * width, [(0, width - 1)], 0
     while spans:
         halves = []

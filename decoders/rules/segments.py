@@ -1,4 +1,4 @@
-"""Hierarchical decoding: split each run of masks, so that later steps have context on both sides."""
+"""Hierarchical decoding: each run of masks is split, so that later steps have context on both sides."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,11 @@ from decoders.types import Candidates, CommitRule, Memory, View
 
 @dataclass(frozen=True)
 class Hierarchical(CommitRule):
-    """Every position above `high`, and the surest of each run of masks if above `low` (dInfer, arXiv 2510.08666).
+    """Commits every position above `high`, and the surest of each run of masks if it is above `low` (dInfer, arXiv
+    2510.08666).
 
-    Confidence: prob. Both comparisons are strict, as in the authors' code. high above 1: only the surest of each run.
+    Both comparisons are strict, as in the authors' code. high > 1 commits only the surest of each run. Confidence:
+    prob.
     """
 
     high: float = 0.92
@@ -35,7 +37,11 @@ class Hierarchical(CommitRule):
 
 
 def runs(masked: Bool[Tensor, "B W"]) -> Tensor:
-    """A number for each stretch of equal `masked`, counted from 0 in each row: `[B, W]`."""
+    """A number for each stretch of equal `masked`, counted from 0 in each row: `[B, W]`.
+
+    masked   1 1 0 0 0 1 0
+    runs     0 0 1 1 1 2 3
+    """
     changes = torch.zeros_like(masked, dtype=torch.long)
     changes[:, 1:] = masked[:, 1:] != masked[:, :-1]
     return changes.cumsum(1)

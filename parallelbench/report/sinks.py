@@ -1,7 +1,7 @@
-"""Where a run's numbers also go: Weights & Biases, TensorBoard, or anything that opens a Log.
+"""Where copies of a run's numbers go: Weights & Biases, TensorBoard, or anything that opens a Log.
 
-The local files are the record. A finished run is read from them and sent, so killing and resuming it changes nothing,
-and a sink that fails costs one sentence (`publish.py`). A sink is no part of a run's identity.
+The local files are the record. A finished run is read from them and sent, so it can be killed and resumed at any time.
+A sink that fails costs one sentence (`publish.py`). A sink is no part of a run's identity.
 """
 
 import netrc
@@ -35,7 +35,7 @@ class Log(Protocol):
 
 @runtime_checkable
 class Sink(Protocol):
-    """name: a word that is the same for the same run, unlike any other's."""
+    """Opens a Log. name: a word that is the same for the same run and belongs to no other."""
 
     def open(self, name: str, config: Mapping[str, Any]) -> Log: ...
 
@@ -45,8 +45,8 @@ Sinks = Mapping[str, Sink]
 
 @dataclass(frozen=True)
 class Wandb:
-    """Weights & Biases. Offline, below `folder`, without a key (WANDB_API_KEY or a login in ~/.netrc) unless WANDB_MODE
-    says otherwise; never asks for one. `wandb sync` sends what was kept."""
+    """Weights & Biases. Without a key (WANDB_API_KEY, or a login in ~/.netrc) it writes offline below `folder`, unless
+    WANDB_MODE says otherwise. It never asks for a key. `wandb sync` sends what was kept."""
 
     project: str = "parallelbench"
     folder: str = "results/wandb"

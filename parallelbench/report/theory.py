@@ -1,4 +1,4 @@
-"""ParallelBench's Table 1 and Figure 2 (arXiv 2510.04767) again: closed forms, ideal models through the real denoising
+"""ParallelBench's Table 1 and Figure 2 (arXiv 2510.04767) again: closed forms, ideal models that go through the real
 loop, and the shipped model, side by side."""
 
 import csv
@@ -95,8 +95,8 @@ def _per_step(sizes: Sequence[int | str], n: int) -> list[int]:
 
 
 def _gammas(n: int) -> list[float]:
-    """The grid, and both sides of (n - 1) / n. At equality, which the decoder takes for enough and the paper does not,
-    it would be a matter of rounding."""
+    """The grid, and both sides of (n - 1) / n. The decoder takes equality for enough and the paper does not, so at
+    equality rounding would decide."""
     edge = (n - 1) / n
     return sorted([*(gamma for gamma in GAMMAS if abs(gamma - edge) > 1e-9), edge - 1e-3, edge + 1e-3])
 
@@ -157,7 +157,7 @@ def _figures(
 
 
 def _panel(cells: Sequence[Cell], rows: Sequence[Shipped]) -> Iterator[plots.Series]:
-    """k = 1, 2 and n: closed form, ideal model, its argmax where it is greedy, tiny."""
+    """Curves for k = 1, 2 and n: closed form, ideal model, its argmax where it is greedy, and tiny."""
     for color, name in enumerate(("1", "2", "n")):
         chosen = [one for one in cells if str(one.k) == name or (name == "n" and one.k == one.n)]
         beside = [one for one in rows if str(one.k) == name or (name == "n" and one.k == one.n)]

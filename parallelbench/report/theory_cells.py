@@ -1,4 +1,4 @@
-"""The theory of parallel decoding beside ideal models, decoded through the real loop, and the shipped model."""
+"""The theory of parallel decoding, ideal models that go through the real loop, and the shipped model, by setting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +25,13 @@ RESPONSE_LENS = (24, 32, 40, 48)  # tokens of an answer and its EOS in tiny's tr
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of theory.csv. n: items. k: items per step. tau: 0 greedy, 1 sampling. total_correlation, kl_bound: bits.
+    """One row of theory.csv.
 
-    accuracy_argmax: the ideal model's where ties go to the first token everywhere, as argmax breaks them, instead of
-    being broken at random (tau = 0 only).
+    n, k: items, and items per step.
+    tau: 0 greedy, 1 sampling.
+    total_correlation, kl_bound: bits.
+    accuracy_closed, accuracy_ideal: of the closed form and the ideal model; the interval and samples are of the second.
+    accuracy_argmax: the ideal model's, where all ties go to the first token and not to a random one (tau = 0 only).
     """
 
     task: str
@@ -47,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Edge:
-    """One row of thresholds.csv: greedy decoding of every token of probability >= gamma, ties to the first token."""
+    """One row of thresholds.csv: greedy decoding of every token of probability >= gamma. Ties go to the first token."""
 
     task: str
     n: int
@@ -62,8 +65,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Shipped:
-    """One row of tiny.csv: tiny beside the ideal model of the built-in task, whose shuffle may not keep the order.
-    accuracy_any_order counts the unchanged order as a shuffle, as the closed forms do."""
+    """One row of tiny.csv: tiny, and the ideal model of the built-in task, whose shuffle may not keep the order.
+
+    accuracy_any_order: counts the unchanged order as a shuffle too, as the closed forms do.
+    """
 
     task: str
     n: int
@@ -81,9 +86,12 @@ class Shipped:
 
 @dataclass(frozen=True)
 class FirstNames(CommitRule):
-    """Commits the k surest first names per step, and when all stand all the rest, which they determine: then a person
-    counts as one item, for one step more in all. Windows start with `["` and hold first name, last name and a mark per
-    person."""
+    """Commits the k surest first names per step. Once all stand, it commits the rest, which they determine. So a person
+    counts as one item, and decoding takes one step more.
+
+    Windows start with `["` and hold a first name, a last name and a mark per person: positions 1, 4, 7 ... are first
+    names.
+    """
 
     k: int
 
@@ -94,8 +102,8 @@ class FirstNames(CommitRule):
 
 
 def cell(task: str, n: int, k: int, tau: int, samples: int) -> Cell:
-    """Closed form and ideal model for one setting. Random order of items; ties at tau = 0 are broken at random. Where
-    nothing but the order is random, a tenth of the samples."""
+    """Closed form and ideal model for one setting, in random order of items. Ties at tau = 0 are broken at random.
+    Where nothing but the order is random, a tenth of the samples is decoded."""
     ideal, seed, few = posterior(task, n), [n, k, tau], max(20, samples // 10)
     samples = samples if task in OPEN else few
     reached = _valid(ideal, Decoder(FixedK(k), temperature=1.0 if tau else COLD, confidence="random"), samples, seed)
@@ -166,7 +174,7 @@ def tiny(model: DiffusionLM, task: str, n: int, k: int, tau: int, samples: int, 
 
 
 def _valid(ideal: Posterior, decoder: Decoder, samples: int, seed: Sequence[int]) -> Value:
-    """Share of valid answers among decodes of an ideal model, with its interval. Each prompt is another random seed."""
+    """Share of valid answers among decodes of an ideal model, with its interval. Each prompt is a seed of its own."""
     rows = decode(
         ExactModel(ideal),
         [[sample, *seed] for sample in range(samples)],

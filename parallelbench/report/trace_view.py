@@ -10,6 +10,7 @@ from rich.text import Text
 
 from parallelbench.records.record import NEVER, Record, Run, read_run
 from parallelbench.records.trace import TRACES, Frame, Trace, expected, replay
+from parallelbench.report.moving_picture import moving_picture
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import run_names
 
@@ -26,7 +27,7 @@ BESIDE = 110  # characters of a terminal from which on two runs stand beside eac
 
 def main(arguments: Sequence[str]) -> None:
     """Prints a sample's decode, or without a sample the run's traced ones. Raises ValueError for what is not there."""
-    paths, options = split_options(arguments, {"other": ""})
+    paths, options = split_options(arguments, {"other": "", "svg": ""})
     if len(paths) > 2:
         raise ValueError(
             f"trace takes a run directory and a sample, not {len(paths)} names; give a second run as other="
@@ -43,13 +44,16 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError(
             f"{options['other']} has another prompt for {record.id}; give a run of the same tasks and seed"
         )
+    traces = [TRACES.read(one.folder)[0].get(record.id) for one in runs]
+    if options["svg"]:
+        _save_picture(Path(options["svg"]), runs, records, traces)
+        return
     legend = Text(LEGEND)
     for least, style in STYLES.items() if console.color_system else ():
         legend.append(" ").append(f" {100 * least:g} %+ ", style)
     console.print(
         Text(f"{record.id}\n\n{_plain(record.prompt)}\n\nA right answer:\n{_plain(record.target)}\n"), legend, ""
     )
-    traces = [TRACES.read(one.folder)[0].get(record.id) for one in runs]
     told = [list(_story(*each)) for each in zip(run_names(runs), records, traces, strict=True)]
     if len(told) == 2 and console.width >= BESIDE:
         table = Table.grid(padding=(0, 2), expand=True)
@@ -61,6 +65,17 @@ def main(arguments: Sequence[str]) -> None:
     else:
         for story in told:
             console.print(*story, sep="\n")
+
+
+def _save_picture(file: Path, runs: Sequence[Run], records: Sequence[Record], traces: Sequence[Trace | None]) -> None:
+    """Writes the decodes as a moving picture. Raises ValueError where a trace or the folder of the file is missing."""
+    kept = [trace for trace in traces if trace is not None]
+    if len(kept) < len(runs):
+        folder = next(run.folder for run, trace in zip(runs, traces, strict=True) if trace is None)
+        raise ValueError(f"{folder} has no trace of {records[0].id}; repeat its command with traces=2 to save some")
+    if file.is_dir() or not file.parent.is_dir():
+        raise ValueError(f"svg={file} is no file in a folder that exists; give one such as decode.svg")
+    file.write_text(moving_picture(run_names(runs), records, kept), encoding="utf-8")
 
 
 def find_record(run: Run, name: str) -> Record:

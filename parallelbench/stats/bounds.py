@@ -1,20 +1,23 @@
 """What parallel decoding can reach at best: ParallelBench's bounds (in bits) and accuracies (arXiv 2510.04767).
 
-A step that commits several tokens from their marginals loses their conditional total correlation C(Y|X) = sum H(y_i|X)
-- H(Y|X); over steps S_1 .. S_T the KL divergence is at least L_T = sum E C(S_i | X, S_<i) (Theorem 1). Closed forms for
-the list operations of n items, k per step, the last step taking what is left; and the same from any posterior that
-can be listed.
+A step that commits several tokens from their marginals loses their conditional total correlation
+
+    C(Y|X) = sum H(y_i|X) - H(Y|X)
+
+Over steps S_1 .. S_T the KL divergence is at least L_T = sum E C(S_i | X, S_<i) (Theorem 1). Here are closed forms for
+the list operations of n items with k per step, where the last step takes what is left, and the same numbers from any
+posterior that can be listed.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from dllm.exact import UNDECIDED, Enumerated, OneReplaced, Permutations
+from dllm.exact import Enumerated, OneReplaced, Permutations
 
 TASKS = ("copy", "replace_index", "replace_random", "shuffle")
 MAX_COLUMNS = 16
@@ -27,7 +30,7 @@ def steps(n: int, k: int) -> Iterator[tuple[int, int]]:
 
 
 def kl_bound(task: str, n: int, k: int) -> float:
-    """L_T in bits for k tokens per step in any order; k = n is the total correlation C(Y|X)."""
+    """L_T in bits for k tokens per step in any order. For k = n it is the total correlation C(Y|X)."""
     _check(task, n, k)
     if task == "shuffle":
         apart = math.prod(masked**size for masked, size in steps(n, k))
@@ -43,12 +46,14 @@ def total_correlation(task: str, n: int) -> float:
 
 
 def accuracy(task: str, n: int, k: int, temperature: int) -> float:
-    """Share of valid answers of an ideal model at k tokens per step in random order, sampling (temperature 1) or taking
-    the likeliest token with ties broken at random (0).
+    """Share of valid answers of an ideal model that decodes k tokens per step in random order.
 
-    All orders left are equally likely in a shuffle, so both are equation 5. A greedy replacement waits for the last
-    step: one position left is certain, two are a toss of two coins (Table 1), with more every position keeps its item.
-    An argmax that breaks ties alike everywhere does worse: the same item twice, or no replacement at all.
+    temperature: 1 samples. 0 takes the likeliest token and breaks ties at random.
+
+    In a shuffle all orders that are left are equally likely, so both are equation 5. A greedy replacement waits for the
+    last step: with one position left it is certain, with two it is a toss of two coins (Table 1), and with more every
+    position keeps its item. An argmax that breaks ties alike everywhere does worse: it writes the same item twice, or
+    replaces none.
     """
     _check(task, n, k)
     if temperature not in (0, 1):
@@ -64,41 +69,15 @@ def accuracy(task: str, n: int, k: int, temperature: int) -> float:
 
 
 def threshold_accuracy(task: str, n: int, gamma: float) -> float:
-    """The same, committing greedily all tokens above probability gamma, at least one."""
+    """The same for a greedy decoder that commits all tokens above probability gamma, and at least one."""
     _check(task, n, 1)
     if task == "shuffle":
         return float(gamma > 0.5)
     return float(gamma >= (n - 1) / n) if task == "replace_random" else 1.0
 
 
-def posterior_bound(posterior: Enumerated, parts: Sequence[Sequence[int]]) -> float:
-    """L_T in bits of a listed distribution whose columns are revealed part by part: sum of E C(S_i | S_<i)."""
-    if sorted(column for part in parts for column in part) != list(range(posterior.length)):
-        raise ValueError(f"parts={parts} do not divide the {posterior.length} columns")
-    loss, known = 0.0, []
-    for part in parts:
-        before = posterior.answers[:, known]
-        for row in sorted(set(map(tuple, before.tolist()))):
-            seen = torch.tensor(row, dtype=torch.long)
-            chosen = (before == seen).all(1)
-            weight = posterior.weights[chosen].sum()
-            tokens = torch.full((1, posterior.length), UNDECIDED)
-            tokens[0, known] = seen
-            apart = sum(_entropy(row) for row in posterior.marginals(tokens)[0, list(part)])
-            outcomes, index = posterior.answers[chosen][:, list(part)].unique(dim=0, return_inverse=True)
-            joint = torch.zeros(len(outcomes), dtype=weight.dtype).index_add_(0, index, posterior.weights[chosen])
-            loss += float(weight * (apart - _entropy(joint / weight)))
-        known = [*known, *part]
-    return loss
-
-
-def blocks(n: int, k: int) -> list[list[int]]:
-    """Columns 0 .. n - 1 in parts of k."""
-    return [list(range(first, min(first + k, n))) for first in range(0, n, k)]
-
-
 def posterior(task: str, n: int) -> Enumerated | Permutations | OneReplaced:
-    """The ideal model's distribution over the n items of an answer; item n is the new one."""
+    """The ideal model's distribution over the n items of an answer. Item n is the new one."""
     _check(task, n, 1)
     if task in ("shuffle", "replace_random"):
         return Permutations(n) if task == "shuffle" else OneReplaced(n)
@@ -108,8 +87,15 @@ def posterior(task: str, n: int) -> Enumerated | Permutations | OneReplaced:
 
 
 def optimal_bounds(posterior: Enumerated) -> list[float]:
-    """L*_T in bits for T = 1, 2, ... steps, up to one per undetermined column: the least L_T of all ordered partitions
-    of the columns (Theorem 2), by dynamic programming over the sets of revealed columns.
+    """L*_T in bits for T = 1, 2, ... steps, up to one per undetermined column: the least L_T of all ways to divide the
+    columns into T steps (Theorem 2). By dynamic programming over the sets of revealed columns. For three columns a, b,
+    c:
+
+        {} -> {a} -> {a, b, c}      2 steps: C(a) + C(b, c | a), and C of one column is 0
+        {} -> {a, b} -> {a, b, c}   2 steps: C(a, b) + C(c | a, b)
+
+    `least[known, t]` is the least loss from the set `known` on with t more steps. It is found from the full set
+    backwards.
 
     Raises ValueError for more than 16 undetermined columns (3^16 steps from set to set).
     """
@@ -127,12 +113,12 @@ def optimal_bounds(posterior: Enumerated) -> list[float]:
 
 
 def best_accuracies(posterior: Enumerated) -> list[float]:
-    """For T = 1, 2, ... steps, up to one per undetermined column: the largest share of valid answers that sampling from
-    exact marginals can reach.
+    """The largest share of valid answers that sampling from exact marginals can reach, for T = 1, 2, ... steps, up to
+    one per undetermined column.
 
-    The next step's columns may depend on what was revealed (Theorem 3), not on the samples that the step itself takes:
-    a decoder that picks tokens by their probability, as greedy ones do, is not bound by it. Raises ValueError for more
-    than 16 undetermined columns.
+    The next step's columns may depend on what was revealed (Theorem 3), but not on the samples that the step itself
+    takes. A decoder that picks tokens by their probability, as greedy ones do, is therefore not bound by it. Raises
+    ValueError for more than 16 undetermined columns.
     """
     classes, shares, n = _prefixes(posterior)
 
@@ -143,11 +129,12 @@ def best_accuracies(posterior: Enumerated) -> list[float]:
 
 
 def best_values(posterior: Enumerated, prices: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-    """For each price of a forward, the most that accuracy - price x forwards can be on average, by the same kind of
-    sampling where the number of steps is free.
+    """For each price of a forward, the largest mean of accuracy - price * forwards, by the same sampling with any
+    number of steps.
 
-    For a mean of x forwards, accuracy is at most min over prices of value + price x, also where x is a mean over
-    answers of several lengths whose values are averaged. Raises ValueError for more than 16 undetermined columns.
+    At a mean of x forwards, accuracy is at most min over prices of (value + price * x). That also holds where x is a
+    mean over answers of several lengths whose values are averaged. Raises ValueError for more than 16 undetermined
+    columns.
     """
     classes, shares, n = _prefixes(posterior)
 
@@ -164,8 +151,11 @@ def _best(
     end: np.ndarray,
     step: Callable[[np.ndarray, np.ndarray, bool], np.ndarray],
 ) -> np.ndarray:
-    """Dynamic programming over what is revealed: `end` is the value of a listed answer, step(value after it, its chance
-    of staying valid, whether columns are left) that of a step, for each way to go on."""
+    """Dynamic programming over what is revealed, from the full set of columns backwards.
+
+    end: the value of a listed answer.
+    step: the value of a step, from the value behind it, its chance of staying valid, and whether columns are left.
+    """
     weights = posterior.weights.numpy()
     n = len(classes).bit_length() - 1
     values = np.tile(end, (len(classes), len(weights), 1))
@@ -192,7 +182,7 @@ def _check(task: str, n: int, k: int) -> None:
 
 
 def _open_replacement(masked: int, size: int) -> float:
-    """Bits lost where the replaced item is among `masked` positions and `size` of them are committed at once."""
+    """Bits lost when `size` positions are committed at once, while the replaced item is among `masked` positions."""
     inside, outside = size / masked, 1 - size / masked
     joint = inside * math.log2(masked) - (outside * math.log2(outside) if outside else 0.0)
     one = 1 / masked
@@ -201,8 +191,8 @@ def _open_replacement(masked: int, size: int) -> float:
 
 
 def _replaced_once(n: int, k: int) -> float:
-    """Chance that sampling k positions at a time from their marginals replaces exactly one: either one of this step's
-    and none later, or none of this step's and one later."""
+    """Chance that sampling k positions at a time from their marginals replaces exactly one item: one in this step and
+    none later, or none in this step and one later."""
     chance = 0.0
     for masked, size in reversed(list(steps(n, k))):
         one = 1 / masked
@@ -211,8 +201,18 @@ def _replaced_once(n: int, k: int) -> float:
 
 
 def _prefixes(posterior: Enumerated) -> tuple[np.ndarray, np.ndarray, int]:
-    """For each set of the n undetermined columns (a bit each), of each answer: the number of its values there, and the
-    probability of them, both `[2^n, A]`. Determined columns ride along with any step."""
+    """For each set of the n undetermined columns, what the answers look like on it. Determined columns ride along with
+    any step.
+
+    Bit i of a set stands for column i. Both arrays are `[2^n, A]`: `classes` numbers the values that an answer has on
+    the set, and `shares` is the probability of these values. For the equally likely answers ab, ac, bc:
+
+        set         classes   shares
+        {}          0 0 0     1   1   1
+        {0}         0 0 1     2/3 2/3 1/3
+        {1}         0 1 1     1/3 2/3 2/3
+        {0, 1}      0 1 2     1/3 1/3 1/3
+    """
     columns = [column for column in posterior.answers.T.numpy() if np.ptp(column)]
     n, weights = len(columns), posterior.weights.numpy()
     if n > MAX_COLUMNS:
@@ -232,13 +232,8 @@ def _bits(n: int) -> list[int]:
 
 
 def _subsets(values: Mapping[int, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """All sets of the given bits but the empty one, and the sum of their values."""
+    """All non-empty sets of the given bits, and the sum of their values."""
     sets, sums = np.zeros(1, dtype=int), np.zeros((1, *np.shape(next(iter(values.values())))))
     for bit, value in values.items():
         sets, sums = np.concatenate([sets, sets | bit]), np.concatenate([sums, sums + value])
     return sets[1:], sums[1:]
-
-
-def _entropy(probabilities: torch.Tensor) -> float:
-    positive = probabilities[probabilities > 0]
-    return float(-(positive * positive.log2()).sum())

@@ -1,4 +1,4 @@
-"""Which runs of a report belong to one curve, and what tells them apart: names from configs."""
+"""Names of runs, made from their configs, and the curves to which runs belong."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ from parallelbench.records.record import Run
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """Short names that tell runs apart: the decoder's name, its rule's knobs, and every other choice in which a run
-    differs from most of them. A model of the user's own is named by its folder."""
+    """Short names that tell runs apart: the decoder, its knobs, and each other choice in which a run differs from most
+    runs. A user's own model is named by its folder."""
     flat = [flatten(run.config) for run in runs]
     choices = [{**run.info["choices"], "model": _model(run)} for run in runs]
     names = []
@@ -31,7 +31,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 
 def unsaid(runs: Sequence[Run]) -> dict[str, str]:
-    """The choices that most runs share and their names leave out, where others differ."""
+    """The choices that names leave out because most runs share them, where other runs differ."""
     choices = [{**run.info["choices"], "model": _model(run)} for run in runs]
     groups = [group for group in choices[0] if group != "decoder"]
     values = {group: [chosen.get(group) for chosen in choices] for group in groups}
@@ -49,7 +49,7 @@ def _is_usual(value: object, all_values: Sequence[object]) -> bool:
 
 
 def _model(run: Run) -> str:
-    """The model's choice, or the end of its path where that says no more than local."""
+    """The name of the model's choice. Where that is only "local", the end of its path."""
     path = run.config.get("model", {}).get("name_or_path", "")
     parts = [part for part in str(path).split("/") if part != "model"]
     return run.info["choices"]["model"] if run.info["choices"]["model"] != "local" else "/".join(parts[-2:])
@@ -66,19 +66,19 @@ def knobs(run: Run) -> dict[str, object]:
 
 
 def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:
-    """Those in which the runs of a method differ; all of them where they do not."""
+    """The knobs in which runs of one decoder differ, or all knobs where none differs."""
     peers = [knobs(other) for other in runs if method(other) == method(run)]
     differing = {key: value for key, value in knobs(run).items() if len({repr(peer.get(key)) for peer in peers}) > 1}
     return differing or knobs(run)
 
 
 def _short(value: object) -> str:
-    """Without blanks, which separate the parts of a run's name."""
+    """As text without blanks, because blanks separate the parts of a run's name."""
     return str(value).replace(" ", "")
 
 
 def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
-    """Each run's name without its rule's knobs: runs of one curve differ in nothing else."""
+    """Each run's name without its knobs. Runs of one curve differ in nothing else."""
     curves = []
     for name, run in zip(names, runs, strict=True):
         dropped = {f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items()}

@@ -1,4 +1,4 @@
-"""Which of many runs may stand in one table: those of one model over the same samples, each run once."""
+"""Which runs may stand in one table: runs of one model over the same samples, each once."""
 
 import hashlib
 from collections import defaultdict
@@ -8,8 +8,11 @@ from parallelbench.records.record import Run
 
 
 def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """The finished runs, one of each where folders of several machines were copied together, and a sentence for every
-    other that is left out: unfinished, made for training, or a copy that says something else than the one kept."""
+    """The finished runs, each once, and a sentence for every run that is left out.
+
+    Folders that were copied together from several machines may hold a run twice. Left out are runs that are unfinished,
+    that hold trajectories for training, or that are copies with other results than the one kept.
+    """
     kept: dict[tuple[object, ...], Run] = {}
     left_out = []
     for run in runs:
@@ -26,8 +29,8 @@ def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def comparable(runs: Sequence[Run], across_models: bool = False) -> list[list[Run]]:
-    """Runs over the same samples of the same task versions, and of one model, by its weights, unless across models;
-    the largest groups first."""
+    """Groups of runs over the same samples of the same task versions, the largest group first. A group is also of one
+    model, told by its weights, unless `across_models`."""
     groups = defaultdict(list)
     for run in runs:
         groups["" if across_models else model_name(run), run.info["choices"]["suite"], _samples(run)].append(run)

@@ -1,4 +1,4 @@
-"""From a run back to the command that makes it again."""
+"""From a run back to the command that repeats it."""
 
 import json
 import re

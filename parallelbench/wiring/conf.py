@@ -30,8 +30,8 @@ def make_part(config: DictConfig) -> Any:
 
 
 def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
-    """All that tells one run from another: not where its numbers go, nor how many of its samples are traced, which may
-    be asked of a run that is there already."""
+    """The settings that identify a run. Those left out may change for a run that exists: where its numbers go, and how
+    many of its samples are traced."""
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
     return {key: value for key, value in public_paths(resolved).items() if key not in ("sink", "traces")}
 
@@ -45,7 +45,7 @@ def in_one_sentence() -> Iterator[None]:
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong in one line: our own words where Hydra only passes them on."""
+    """What went wrong, in one line. Where Hydra only passes on a message of ours, that message."""
     while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | HydraException):
         error = error.__cause__
     return " ".join(str(error).split("Config search path")[0].split())

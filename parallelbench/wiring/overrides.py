@@ -1,4 +1,4 @@
-"""Settings and options that do not exist are named with the nearest that do, before a sweep has begun."""
+"""Rejects settings and options that do not exist, and names the closest that do, before a sweep writes any file."""
 
 import re
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from parallelbench.wiring.conf import CONF, in_one_sentence
 
 
 def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) -> None:
-    """Raises ValueError for a setting or option that does not exist, with the nearest that does, before a sweep has
-    begun: Hydra's first job of it, and each other option of a group in the place of the first."""
+    """Raises ValueError, with the closest match, for a setting or option that does not exist. Tries the first job of
+    the sweep as Hydra would make it, and in it each other option that the sweep chooses."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         search = [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
         parsed = OverridesParser.create().parse_overrides(list(overrides))
@@ -32,8 +32,8 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) ->
 
 
 def _values(override: Override) -> list[str]:
-    """The values of an override that a sweep gives it; of one that chooses no option the first alone, because its key
-    exists for all or none."""
+    """The values to which a sweep expands an override. Of a plain key only the first is checked, because whether the
+    key exists does not depend on its value."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
     values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
@@ -41,7 +41,7 @@ def _values(override: Override) -> list[str]:
 
 
 def _with_nearest(text: str, job: Sequence[str], search: Sequence[str]) -> str:
-    """Hydra's words for an override that fits nothing, or ours where it is a slip of the pen."""
+    """Hydra's message for an override that fits nothing. A likely slip of the pen gets one of ours."""
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
     option = re.match(r"In 'run': Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
