@@ -5,20 +5,18 @@ A filter changes the distribution that candidates are drawn from and that confid
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from decoders.logits import Logits
 from decoders.types import LogitTransform, Memory, View
+from knobs import Count, In, Number, Scale
 
 
 @dataclass(frozen=True)
 class Temperature(LogitTransform):
     """Logits over t. Unlike the decoder's temperature it also flattens the confidences."""
 
-    t: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.t > 0:
-            raise ValueError(f"t={self.t}; a temperature here is positive (greedy: the decoder's temperature=0)")
+    t: Scale = 1.0
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         return Logits(logits.values / self.t)
@@ -28,11 +26,7 @@ class Temperature(LogitTransform):
 class TopK(LogitTransform):
     """Only the k likeliest tokens (more where the k-th has equals)."""
 
-    k: int = 50
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k={self.k}; keep at least 1 token")
+    k: Count = 50
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         values = logits.values
@@ -44,11 +38,7 @@ class TopK(LogitTransform):
 class TopP(LogitTransform):
     """The fewest likeliest tokens whose probabilities reach p (nucleus sampling), and equals of the last one."""
 
-    p: float = 0.95
-
-    def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
-            raise ValueError(f"p={self.p}; a probability mass lies in (0, 1]")
+    p: Annotated[float, In("(0, 1]")] = 0.95
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         least = logits.nucleus(self.p)[..., None]
@@ -59,7 +49,7 @@ class TopP(LogitTransform):
 class BanEos(LogitTransform):
     """EOS is never a candidate (LLaDA's logits_eos_inf); `ids` bans these instead of the model's EOS ids."""
 
-    ids: tuple[int, ...] | None = None
+    ids: tuple[Number, ...] | None = None
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         values = logits.values.clone()

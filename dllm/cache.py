@@ -16,6 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from dllm.spec import ModelSpec
+from knobs import Count, Knobs, Number
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class CacheStrategy(Protocol):
 
 
 @dataclass(frozen=True)
-class WindowCache:
+class WindowCache(Knobs):
     """Recomputes the window and some columns around it; all columns on entering a window and every `refresh_every`
     steps.
 
@@ -103,21 +104,12 @@ class WindowCache:
     columns after the window's block are never needed.
     """
 
-    before: int | None = 0
-    after: int | None = 0
-    refresh_every: int | None = None
-    warmup: int = 0
+    before: Number | None = 0
+    after: Number | None = 0
+    refresh_every: Count | None = None
+    warmup: Number = 0
     freeze_prompt: bool = False
     look_back: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("before", "after"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"cache {name}={value}; give a number of columns >= 0, or null for all")
-        _check_interval(self.refresh_every)
-        if self.warmup < 0:
-            raise ValueError(f"cache warmup={self.warmup}; give a number of steps >= 0")
 
     def check(self, spec: ModelSpec) -> None:
         """Encoders keep no K/V and can only recompute everything."""
@@ -143,7 +135,7 @@ class WindowCache:
 
 
 @dataclass(frozen=True)
-class DelayedCache:
+class DelayedCache(Knobs):
     """dKV-Cache: a token's K/V is kept from one forward after its commit on; until then it is recomputed.
 
     A step recomputes the masked columns and those that the last step wrote; everything on entering a window and every
@@ -152,14 +144,9 @@ class DelayedCache:
     forward and never again (dKV-Cache-Prefill).
     """
 
-    refresh_every: int | None = 8
-    near: int | None = None
+    refresh_every: Count | None = 8
+    near: Number | None = None
     freeze_prompt: bool = False
-
-    def __post_init__(self) -> None:
-        _check_interval(self.refresh_every)
-        if self.near is not None and self.near < 0:
-            raise ValueError(f"cache near={self.near}; give a number of columns >= 0, or null for all masked ones")
 
     def check(self, spec: ModelSpec) -> None:
         _check_kv(spec)
@@ -179,7 +166,7 @@ class DelayedCache:
 
 
 @dataclass(frozen=True)
-class BlockCache:
+class BlockCache(Knobs):
     """Exact K/V for block-causal models.
 
     On entering a block the query is the block before (its last tokens were committed after its K/V was computed) and
@@ -207,7 +194,7 @@ class BlockCache:
 
 
 @dataclass(frozen=True)
-class SubBlockCache:
+class SubBlockCache(Knobs):
     """Fast-dLLM v2's two levels: exact K/V of finished blocks, and within a block only the window (a sub-block) is
     recomputed once its first token stands.
 
@@ -252,11 +239,6 @@ def _check_block(spec: ModelSpec, name: str, first_token: bool) -> None:
         raise ValueError(
             f"cache={name} needs a block-causal model and this one is bidirectional; use cache=prefix or cache=dual"
         )
-
-
-def _check_interval(refresh_every: int | None) -> None:
-    if refresh_every is not None and refresh_every < 1:
-        raise ValueError(f"cache refresh_every={refresh_every}; give a number of steps >= 1, or null for never")
 
 
 def _refreshes(progress: Progress, every: int | None) -> Bool[Tensor, " B"]:

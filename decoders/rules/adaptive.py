@@ -5,6 +5,7 @@ named in their docstring; ties go to the left.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from decoders.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Memory, View
+from knobs import In, Positive, Weight
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,8 @@ class Factor(CommitRule):
     neither.
     """
 
-    factor: float = 1.0
+    factor: Positive = 1.0
     released: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.factor > 0:
-            raise ValueError(f"factor={self.factor}; it is positive (towards 0: one token per step)")
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -52,11 +50,7 @@ class Frechet(CommitRule):
     - f contains Factor(f).
     """
 
-    delta: float = 0.25
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.delta <= 1:
-            raise ValueError(f"delta={self.delta}; a difference of probabilities lies in [-1, 1]")
+    delta: Annotated[float, In("[-1, 1]")] = 0.25
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -75,11 +69,7 @@ class EntropyBound(CommitRule):
     The left side bounds the mutual information that committing the n tokens together ignores, in nats.
     """
 
-    gamma: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.gamma < 0:
-            raise ValueError(f"gamma={self.gamma}; a bound on entropy in nats is >= 0")
+    gamma: Weight = 0.1
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -92,11 +82,7 @@ class EntropyThreshold(CommitRule):
     """Every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4). Confidence:
     entropy."""
 
-    theta: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.theta < 0:
-            raise ValueError(f"theta={self.theta}; an entropy in nats is >= 0")
+    theta: Weight = 0.5
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= -self.theta

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from decoders.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
+from knobs import Count, Positive
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,7 @@ class FixedK(CommitRule):
     commit fewer.
     """
 
-    k: int | Literal["all"] = 1
-
-    def __post_init__(self) -> None:
-        if self.k != "all" and (not isinstance(self.k, int) or self.k < 1):
-            raise ValueError(f'k={self.k!r} tokens per step; give a whole number >= 1 or "all"')
+    k: Count | Literal["all"] = 1
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         if self.k == "all":
@@ -41,11 +38,7 @@ class Threshold(CommitRule):
     the first of the sorted list; here the decoder's own guarantee does, with the same result.
     """
 
-    tau: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0:
-            raise ValueError(f"tau={self.tau}; a confidence threshold is positive (above 1: one token per step)")
+    tau: Positive = 0.9
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= self.tau
@@ -61,11 +54,7 @@ class Prefix(CommitRule):
     to right.
     """
 
-    tau: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0:
-            raise ValueError(f"tau={self.tau}; a confidence threshold is positive (above 1: one token per step)")
+    tau: Positive = 0.9
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         unsure = view.masked & (candidates.confidence < self.tau)
