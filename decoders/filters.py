@@ -4,11 +4,12 @@ A filter changes the distribution that candidates are drawn from and that confid
 2508.15487) applies temperature, then top-p, then top-k; set the decoder's own temperature to 1 to sample from it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from decoders.logits import Logits
-from decoders.types import LogitTransform, Memory, View
+from decoders.types import LogitTransform, Memory, Shape, View
 from knobs import Count, In, Number, Scale
 
 
@@ -49,7 +50,12 @@ class TopP(LogitTransform):
 class BanEos(LogitTransform):
     """EOS is never a candidate (LLaDA's logits_eos_inf); `ids` bans these instead of the model's EOS ids."""
 
-    ids: tuple[Number, ...] | None = None
+    ids: Sequence[Number] | None = None
+
+    def init(self, shape: Shape) -> Memory:
+        if max(self.ids or (0,)) >= shape.vocab:
+            raise ValueError(f"ids={list(self.ids or ())} of BanEos; give ids below the model's {shape.vocab}")
+        return {}
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         values = logits.values.clone()

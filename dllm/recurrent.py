@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaModel, P
 from dllm.checkpoint import ASSETS, prepare, to_dtype
 from dllm.protocols import Text
 from dllm.text import decode_text, encode_text
-from knobs import Count, Knobs
+from knobs import Count, Knobs, check
 
 CONFIG_FILE, WEIGHTS_FILE = "recurrent.json", "model.safetensors"
 
@@ -157,6 +157,7 @@ def load_recurrent(
 ) -> RecurrentLM:
     """A model that `save_recurrent` wrote, or a shipped one by name, in eval mode. Raises ValueError for any other
     folder, or a device that is not there."""
+    check(load_recurrent, name_or_path=name_or_path, device=device, dtype=dtype)
     device, _, _ = prepare(device, {})
     folder = recurrent_folder(name_or_path)
     if folder is None:

@@ -147,7 +147,13 @@ def _wanted(kind: Any) -> str:
         return "a mapping" if origin is Mapping else "a list"
     if kind in REASONABLE:
         return f"{WORDS[kind]} {REASONABLE[kind]}"
-    return WORDS.get(kind) or f"an object whose class derives from {kind.__module__.split('.')[0]}.{kind.__name__}"
+    if kind in WORDS:
+        return WORDS[kind]
+    bases = [base for base in kind.__mro__ if vars(base).get("_is_protocol")]
+    needed = sorted({name for base in bases for name in vars(base) if not name.startswith("_")})
+    if needed and kind in bases:
+        return f"an object with {', '.join(needed)}"
+    return f"an object whose class derives from {kind.__module__.split('.')[0]}.{kind.__name__}"
 
 
 def _shown(value: Any) -> str:

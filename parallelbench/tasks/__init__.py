@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from knobs import Knobs
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, train_draw
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
 from parallelbench.tasks.text.grammar import HARPER, Grammar, grammar_backend
@@ -27,7 +28,7 @@ def text_tasks(
 
 
 @dataclass(frozen=True)
-class Suite:
+class Suite(Knobs):
     """What a run measures: built-in tasks by name, or any Task objects.
 
     lengths: the waiting line's list lengths. grammar: what checks the text tasks, harper, languagetool, link_grammar or

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from knobs import Count, Knobs
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.rows import Row, draw_rows
 
@@ -16,7 +17,7 @@ MATH_PROMPT = "{problem}\n\nWork it out step by step. Put the final answer, and 
 
 
 @dataclass(frozen=True)
-class Gsm8k:
+class Gsm8k(Knobs):
     """Grade-school mathematics: rows with `question`, and `answer` that ends in `#### N`.
 
     source: a JSONL file or a data set, see `draw_rows`.
@@ -25,7 +26,7 @@ class Gsm8k:
     source: str = "openai/gsm8k"
     subset: str | None = "main"
     split: str = "test"
-    gen_len: int = 256
+    gen_len: Count = 256
     name: str = "gsm8k"
     version: str = "1"
 
@@ -53,7 +54,7 @@ class Gsm8k:
 
 
 @dataclass(frozen=True)
-class Math:
+class Math(Knobs):
     """Competition mathematics: rows with `problem`, and `answer` or a `solution` with a \\boxed answer. Needs
     math-verify, which decides whether two LaTeX answers are the same.
 
@@ -63,7 +64,7 @@ class Math:
     source: str = "HuggingFaceH4/MATH-500"
     subset: str | None = None
     split: str = "test"
-    gen_len: int = 512
+    gen_len: Count = 512
     name: str = "math500"
     version: str = "1"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from knobs import Count, check
 from parallelbench.tasks.base import Sample
 
 
@@ -49,15 +50,14 @@ class Row:
         return value
 
 
-def draw_rows(source: str, subset: str | None, split: str, limit: int, seed: int) -> list[Row]:
+def draw_rows(source: str, subset: str | None, split: str, limit: Count, seed: int) -> list[Row]:
     """`limit` rows in an order given by the seed, or all where there are fewer; a longer list starts with the shorter
     one.
 
     source: a .jsonl or .jsonl.gz file, or a folder or hub id for `datasets.load_dataset`, of which `subset` and `split`
     are read. Raises ValueError when it cannot be read.
     """
-    if limit < 1:
-        raise ValueError(f"limit={limit} samples per task; give at least 1")
+    check(draw_rows, limit=limit, seed=seed)
     rows = _read_file(Path(source)) if is_file(source) else _read_dataset(source, subset, split)
     if not rows:
         raise ValueError(f"{source} holds no rows; give another source")
