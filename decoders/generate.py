@@ -59,7 +59,9 @@ def generate(
     """
     decoder, stop = decoder or Decoder(Threshold()), stop or StrictEos()
     check_is_decoder(decoder)
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping | int)):
+    if isinstance(prompts, str) or (
+        isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], Mapping | int)
+    ):
         raise ValueError("one prompt was given; put it into a list of prompts")
     check(generate, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len)
     check(generate, batch_size=batch_size, seed=seed, progress=progress)

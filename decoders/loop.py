@@ -84,7 +84,7 @@ def decode(
     check_is_decoder(decoder)
     check_is_stop_rule(stop)
     check(decode, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len, seed=seed)
-    check(decode, max_steps=max_steps, reference=reference)
+    check(decode, max_steps=max_steps, reference=reference, cache=cache)
     check_parts(model, decoder, cache)
     decoder.check_window(block_len)
     if not prompts:

@@ -8,7 +8,7 @@ interval. Annotations of other kinds (callables, protocols that exist for type c
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -23,8 +23,13 @@ class In:
     interval: str
     why: str = ""
 
-    def __contains__(self, number: float) -> bool:
+    @cached_property
+    def ends(self) -> tuple[float, float]:
         low, high = map(float, self.interval[1:-1].split(","))
+        return low, high
+
+    def __contains__(self, number: float) -> bool:
+        low, high = self.ends
         begins = number > low if self.interval[0] == "(" else number >= low
         return begins and (number < high if self.interval[-1] == ")" else number <= high)
 
@@ -129,7 +134,7 @@ def _first(parts: Iterable[tuple[str, _Fault | None]]) -> _Fault | None:
 
 def _is_told(kind: Any) -> bool:
     """Whether an object's class can be compared with it."""
-    if not isinstance(kind, type):
+    if kind is Any or not isinstance(kind, type):
         return False
     told = vars(kind)
     return not told.get("_is_protocol") or bool(told.get("_is_runtime_protocol"))

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ class Row:
             if name in self.values:
                 if not isinstance(self.values[name], str):
                     raise ValueError(f"{self.where}: {name!r} is {self.values[name]!r}, not a text")
+                if re.search("[\ud800-\udfff]", self.values[name]):
+                    raise ValueError(f"{self.where}: {name!r} holds half a character (a lone surrogate); mend the text")
                 return self.values[name]
         raise ValueError(f"{self.where}: no field {' or '.join(map(repr, names))}; it has {', '.join(self.values)}")
 
@@ -82,7 +85,7 @@ def _read_file(path: Path) -> list[Row]:
                     continue
                 try:
                     values = json.loads(line)
-                except json.JSONDecodeError as error:
+                except (json.JSONDecodeError, RecursionError) as error:  # nested too deep
                     raise ValueError(f"{where}: not JSON ({error}); write one object per line") from error
                 if not isinstance(values, dict):
                     raise ValueError(f"{where}: {line.strip()[:40]!r} is not an object")
