@@ -135,7 +135,7 @@ def amplified(model: dllm.DiffusionLM, prompt: list[int], soft: SoftStep, forwar
 
 @pytest.mark.parametrize("soft", [Smoothing(), Slerp()], ids=lambda soft: type(soft).__name__)
 def test_soft_steps_amplify_roundings_on_random_weights_and_hardly_on_trained_ones(soft: SoftStep) -> None:
-    """What docs/architecture.md says of them; a decision between two candidates nearer than that may fall either way."""
+    """What docs/architecture.md says of them; candidates nearer than that may win either way."""
     tiny = model_of("tiny")
     prompt = tiny.encode(builtin_tasks()["waiting_line/shuffle"].samples(1, 0)[0].messages)
     assert 0.1 < amplified(tiny, prompt, soft, 8) < 10

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool
@@ -10,7 +10,9 @@ from torch import Tensor
 
 from decoders.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
-from knobs import Count, Positive
+from knobs import Count, In
+
+Tau = Annotated[float, In("(0, 1e6]", "above 1: one token per step")]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Threshold(CommitRule):
     the first of the sorted list; here the decoder's own guarantee does, with the same result.
     """
 
-    tau: Positive = 0.9
+    tau: Tau = 0.9
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= self.tau
@@ -54,7 +56,7 @@ class Prefix(CommitRule):
     to right.
     """
 
-    tau: Positive = 0.9
+    tau: Tau = 0.9
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         unsure = view.masked & (candidates.confidence < self.tau)
