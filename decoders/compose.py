@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from decoders.propose import CONFIDENCES, propose
+from decoders.propose import propose
 from decoders.types import (
     CommitRule,
     Confidence,
@@ -22,10 +22,11 @@ from decoders.types import (
     Update,
     View,
 )
+from knobs import Knobs, Weight
 
 
 @dataclass(frozen=True)
-class Decoder:
+class Decoder(Knobs):
     """Decides what a step writes. It is a frozen config. All state is in the memory that the loop keeps for one decode
     call.
 
@@ -47,28 +48,9 @@ class Decoder:
     rescore: Sequence[Rescore] = ()
     revise: Revise | None = None
     soft: SoftStep | None = None
-    temperature: float = 0.0
+    temperature: Weight = 0.0
     confidence: Confidence = "prob"
     at_least_one: bool = True
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature}; it is 0 (greedy) or positive")
-        if self.confidence not in CONFIDENCES:
-            raise ValueError(f"unknown confidence {self.confidence!r}; choose one of {', '.join(CONFIDENCES)}")
-        for place, kind, parts in (
-            ("transforms", LogitTransform, self.transforms),
-            ("rescore", Rescore, self.rescore),
-            ("rule", CommitRule, [self.rule]),
-            ("revise", Revise, [self.revise]),
-            ("soft", SoftStep, [self.soft]),
-        ):
-            for part in parts:
-                if not isinstance(part, kind) and not (part is None and place in ("revise", "soft")):
-                    raise ValueError(
-                        f"{place}: {part!r} is no {kind.__name__}; give an object whose class derives from "
-                        f"decoders.{kind.__name__}"
-                    )
 
     def tree(self) -> Iterator[Part]:
         """All parts. The parts inside a part come right behind it."""

@@ -10,11 +10,13 @@ a request stops early. Here credit belongs to one call and one block.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
 from decoders.logits import Logits
 from decoders.types import LogitTransform, Memory, Shape, View
+from knobs import Count, In, Weight
 
 
 @dataclass(frozen=True)
@@ -30,23 +32,15 @@ class Credit(LogitTransform):
     spread: every token earns credit p^gamma, not the favourite alone (Eq. 13). It needs slots=None.
     """
 
-    alpha: float = 0.65
-    beta: float = 0.7
-    gamma: float = 0.2
-    slots: int | None = 8
+    alpha: Weight = 0.65
+    beta: Annotated[float, In("[0, 1)")] = 0.7
+    gamma: Weight = 0.2
+    slots: Count | None = 8
     tuning_free: bool = False
     spread: bool = False
 
     def __post_init__(self) -> None:
-        if self.alpha < 0:
-            raise ValueError(f"credit alpha={self.alpha}; the weight of the bonus is >= 0")
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"credit beta={self.beta}; the decay lies in [0, 1)")
-        if self.gamma < 0:
-            raise ValueError(f"credit gamma={self.gamma}; the exponent is >= 0")
-        if self.slots is not None and self.slots < 1:
-            raise ValueError(f"credit slots={self.slots}; keep at least 1 token per position, or null for all")
-
+        super().__post_init__()
         if self.spread and self.slots is not None:
             raise ValueError(f"credit slots={self.slots} with spread; spread credit needs the whole vocabulary: null")
 
@@ -54,7 +48,7 @@ class Credit(LogitTransform):
         if self.slots is None:
             size = (shape.batch, shape.window, shape.vocab)
             return {"credit": torch.zeros(size, device=shape.device)}
-        size = (shape.batch, shape.window, self.slots)
+        size = (shape.batch, shape.window, min(self.slots, shape.vocab))
         return {
             "credit": torch.zeros(size, device=shape.device),
             "token": torch.zeros(size, dtype=torch.long, device=shape.device),

@@ -4,23 +4,22 @@ Each changes the distribution of which candidates and confidences are taken. Dre
 temperature, then top-p, then top-k. To sample from the result, set the decoder's own temperature to 1.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from decoders.logits import Logits
-from decoders.types import LogitTransform, Memory, View
+from decoders.types import LogitTransform, Memory, Shape, View
+from knobs import Count, In, Number, Scale
 
 
 @dataclass(frozen=True)
 class Temperature(LogitTransform):
     """Divides the logits by t. Unlike the decoder's temperature it also flattens the confidences."""
 
-    t: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.t > 0:
-            raise ValueError(f"t={self.t}; a temperature here is positive (greedy: the decoder's temperature=0)")
+    t: Scale = 1.0
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         return logits.each(lambda values: values / self.t)
@@ -30,11 +29,7 @@ class Temperature(LogitTransform):
 class TopK(LogitTransform):
     """Keeps only the k likeliest tokens, and those as likely as the k-th."""
 
-    k: int = 50
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k={self.k}; keep at least 1 token")
+    k: Count = 50
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         def kept(values: Tensor) -> Tensor:
@@ -49,11 +44,7 @@ class TopP(LogitTransform):
     """Keeps only the fewest likeliest tokens whose probabilities reach p (nucleus sampling), and those as likely as the
     last."""
 
-    p: float = 0.95
-
-    def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
-            raise ValueError(f"p={self.p}; a probability mass lies in (0, 1]")
+    p: Annotated[float, In("(0, 1]")] = 0.95
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         def kept(values: Tensor, least: Tensor) -> Tensor:
@@ -69,7 +60,12 @@ class BanEos(LogitTransform):
     ids: token ids to ban instead. None: the model's EOS ids.
     """
 
-    ids: tuple[int, ...] | None = None
+    ids: Sequence[Number] | None = None
+
+    def init(self, shape: Shape) -> Memory:
+        if max(self.ids or (0,)) >= shape.vocab:
+            raise ValueError(f"ids={list(self.ids or ())} of BanEos; give ids below the model's {shape.vocab}")
+        return {}
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         def kept(values: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ from decoders.state import responses
 from decoders.stop import StopRule, StrictEos
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel, Text
+from knobs import Count, Number, check
 
-Prompt = Text | Sequence[int]  # raw text, chat messages, or token ids
-Template = str | Sequence[str | int]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
+Prompt = Text | Sequence[Number]  # raw text, chat messages, or token ids
+Template = str | Sequence[str | Number]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ def generate(
     decoder: Decoder | None = None,
     cache: CacheStrategy = NO_CACHE,
     stop: StopRule | None = None,
-    gen_len: int | Sequence[int] = 32,
+    gen_len: Count | Sequence[Count] = 32,
     templates: Sequence[Template] | None = None,
-    block_len: int = 32,
-    batch_size: int = 16,
+    block_len: Count = 32,
+    batch_size: Count = 16,
     seed: int = 0,
     progress: bool = False,
 ) -> list[Generation]:
@@ -69,10 +70,12 @@ def generate(
     """
     decoder, stop = decoder or Decoder(Threshold()), stop or StrictEos()
     check_is_decoder(decoder)
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping | int)):
+    if isinstance(prompts, str) or (
+        isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], Mapping | int)
+    ):
         raise ValueError("one prompt was given; put it into a list of prompts")
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}; give at least 1")
+    check(generate, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len)
+    check(generate, batch_size=batch_size, seed=seed, progress=progress)
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
     shapes = None if templates is None else [encode_template(model, template) for template in templates]
     wanted = responses(model.spec, len(ids), gen_len if shapes is None else None, shapes, block_len)

@@ -17,7 +17,8 @@ from decoders.state import NEVER, DecodeState, responses
 from decoders.stop import StopRule, check_is_stop_rule
 from decoders.types import Shape, Update, View
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
-from dllm.protocols import Denoiser, ShadowDenoiser
+from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser
+from knobs import Count, Number, check
 
 NO_CACHE = WindowCache(before=None, after=None)
 ONE_TOKEN = Decoder(FixedK(1))
@@ -56,18 +57,18 @@ class DecodedRow:
 @torch.inference_mode()
 def decode(
     model: Denoiser,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[Number]],
     *,
-    gen_len: int | Sequence[int] | None = None,
-    templates: Sequence[Sequence[int]] | None = None,
-    block_len: int,
+    gen_len: Count | Sequence[Count] | None = None,
+    templates: Sequence[Sequence[Number]] | None = None,
+    block_len: Count,
     decoder: Decoder,
     cache: CacheStrategy,
     stop: StopRule,
     seed: int = 0,
-    max_steps: int | None = None,
+    max_steps: Count | None = None,
     on_step: OnStep | None = None,
-    reference: Sequence[Sequence[int]] | None = None,
+    reference: Sequence[Sequence[Number]] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[DecodedRow]:
     """Fills the columns after each prompt, block by block.
@@ -90,6 +91,8 @@ def decode(
     """
     check_is_decoder(decoder)
     check_is_stop_rule(stop)
+    check(decode, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len, seed=seed)
+    check(decode, max_steps=max_steps, reference=reference, cache=cache)
     check_parts(model, decoder, cache)
     decoder.check_window(block_len)
     if not prompts:
@@ -98,8 +101,12 @@ def decode(
         if not len(prompt):
             raise ValueError(f"prompt {row} is empty; a canvas needs at least one prompt token")
     wanted = responses(model.spec, len(prompts), gen_len, templates, block_len)
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"max_steps={max_steps}; a row needs at least one forward")
+    _check_ids(model, "prompt", prompts)
+    _check_ids(model, "response", wanted)
+    if reference is not None and len(reference) != len(prompts):
+        raise ValueError(f"reference has {len(reference)} rows for {len(prompts)} prompts; give one for each")
+    if reference is not None and not all(len(r) <= len(w) for r, w in zip(reference, wanted, strict=True)):
+        raise ValueError("a row of reference is longer than its response; cut it to gen_len")
     seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
     budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
     state = DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device))
@@ -148,6 +155,8 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
     """Raises ValueError when the model cannot use the cache, or the decoder cannot use the model or the cache."""
     spec = model.spec
     cache.check(spec)
+    if isinstance(model, LanguageModel):
+        decoder.init(Shape(1, 1, model.vocab_size, model.device))  # parts may refuse a vocabulary
     if decoder.needs_shadow and cache != NO_CACHE:
         raise ValueError("this decoder looks at its tokens in the same forward, which needs cache=none")
     if decoder.needs_shadow and not (spec.kv and isinstance(model, ShadowDenoiser)):
@@ -156,6 +165,15 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
         raise ValueError(
             "this decoder looks at its tokens in the same forward, which needs a model without token shift"
         )
+
+
+def _check_ids(model: Denoiser, what: str, rows: Sequence[Sequence[int]]) -> None:
+    """Raises ValueError for a token that the model does not have, if it says how many it has."""
+    for row, ids in enumerate(rows):
+        if isinstance(model, LanguageModel) and max(ids) >= model.vocab_size:
+            raise ValueError(
+                f"{what} {row} has the token {max(ids)}; give ids below the {model.vocab_size} of model {model.name!r}"
+            )
 
 
 @dataclass(frozen=True)

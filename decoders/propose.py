@@ -1,15 +1,11 @@
 """From logits to candidates: a token per position, and a confidence by which rules compare positions."""
 
-from typing import get_args
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from decoders.logits import Logits
 from decoders.types import Candidates, Confidence, View
-
-CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
 
 def propose(view: View, logits: Logits, temperature: float, confidence: Confidence) -> Candidates:

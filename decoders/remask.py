@@ -5,7 +5,7 @@ For the loop to end, each step of a row must make progress, or the number of its
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +14,7 @@ from torch import Tensor
 from decoders.ranking import lowest, take
 from decoders.rules.schedules import MaskGit, masks_at_start
 from decoders.types import Candidates, CommitRule, Memory, Part, Revise, Shape, Update, View
+from knobs import Count, In, Number, Positive, Share, Weight
 
 
 def _confidences(shape: Shape) -> Memory:
@@ -42,11 +43,7 @@ class ConfidenceDrop(Revise):
     fewer than it commits, so that it makes progress. The paper leaves that open.
     """
 
-    mu: float = 4.0
-
-    def __post_init__(self) -> None:
-        if self.mu < 1:
-            raise ValueError(f"mu={self.mu} new commits per remasked token; it is at least 1")
+    mu: Annotated[float, In("[1, 1e6]")] = 4.0
 
     def init(self, shape: Shape) -> Memory:
         return _confidences(shape)
@@ -70,12 +67,8 @@ class Wino(Revise):
     so that a row makes progress. Use with `WideIn`.
     """
 
-    keep: float = 0.9
+    keep: Share = 0.9
     needs_shadow: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.keep <= 1:
-            raise ValueError(f"keep={self.keep}; a probability lies in [0, 1]")
 
     def init(self, shape: Shape) -> Memory:
         return {"last": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
@@ -93,11 +86,7 @@ class Wino(Revise):
 class WideIn(CommitRule):
     """WINO's wide-in: confidences above tau, at most clamp(0.7 * masks, 5, 20) of them. Confidence: prob."""
 
-    tau: float = 0.6
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0:
-            raise ValueError(f"tau={self.tau}; a confidence threshold is positive")
+    tau: Positive = 0.6
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         limit = (0.7 * view.masked.sum(1)).long().clamp(5, 20)
@@ -112,12 +101,8 @@ class TokenEdit(Revise):
     trained to edit. A plain masked model never saw wrong tokens in its input.
     """
 
-    tau: float = 0.5
-    post: int = 16
-
-    def __post_init__(self) -> None:
-        if self.tau < 0 or self.post < 0:
-            raise ValueError(f"tau={self.tau}, post={self.post}; both are >= 0")
+    tau: Weight = 0.5
+    post: Number = 16
 
     def init(self, shape: Shape) -> Memory:
         return {"post": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
@@ -168,17 +153,10 @@ class LoopRule(CommitRule):
     after: steps of the schedule that come before the first extra one.
     """
 
-    steps: int = 32
-    extra: int = 4
-    redo: int = 1
-    after: int = 28
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.redo, self.after) < 1 or self.extra < 0:
-            raise ValueError(
-                f"steps={self.steps}, redo={self.redo}, after={self.after}, extra={self.extra}; "
-                "whole numbers >= 1, extra >= 0"
-            )
+    steps: Count = 32
+    extra: Number = 4
+    redo: Count = 1
+    after: Count = 28
 
     def init(self, shape: Shape) -> Memory:
         return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
@@ -199,13 +177,10 @@ class LoopRule(CommitRule):
 class LoopRemask(Revise):
     """The remasking that belongs to a `LoopRule` of the same values."""
 
-    steps: int = 32
-    extra: int = 4
-    redo: int = 1
-    after: int = 28
-
-    def __post_init__(self) -> None:
-        assert self._rule  # refuses what it cannot use
+    steps: Count = 32
+    extra: Number = 4
+    redo: Count = 1
+    after: Count = 28
 
     @property
     def _rule(self) -> LoopRule:
@@ -238,16 +213,9 @@ class ReMdmRule(CommitRule):
     both the same values, and the decoder at_least_one=False.
     """
 
-    steps: int = 32
-    kind: str = "cap"
-    eta: float = 0.04
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.kind not in ("cap", "rescale", "conf") or not 0 <= self.eta <= 1:
-            raise ValueError(
-                f"steps={self.steps}, kind={self.kind!r}, eta={self.eta}; "
-                "steps >= 1, kind cap, rescale or conf, eta in [0, 1]"
-            )
+    steps: Count = 32
+    kind: Literal["cap", "rescale", "conf"] = "cap"
+    eta: Share = 0.04
 
     def times(self, view: View) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
         """a_t, a_s and the bound of sigma."""
@@ -270,12 +238,9 @@ class ReMdmRule(CommitRule):
 class ReMdmRemask(Revise):
     """The remasking that belongs to a `ReMdmRule` of the same values."""
 
-    steps: int = 32
-    kind: str = "cap"
-    eta: float = 0.04
-
-    def __post_init__(self) -> None:
-        assert self._rule  # refuses what it cannot use
+    steps: Count = 32
+    kind: Literal["cap", "rescale", "conf"] = "cap"
+    eta: Share = 0.04
 
     @property
     def _rule(self) -> ReMdmRule:

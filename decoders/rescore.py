@@ -6,10 +6,12 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from decoders.types import Candidates, Memory, Rescore, Shape, View
+from knobs import Positive, Scale, Weight
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,7 @@ class OrderNoise(Rescore):
     This is Dream's alg_temp (arXiv 2508.15487), by the Gumbel top-k trick. For rules that count positions.
     """
 
-    temperature: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature}; noise in the order needs a positive one")
+    temperature: Scale = 0.1
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         gumbel = -(-view.noise.uniform(candidates.tokens.shape[1], stream="order noise").log()).log()
@@ -67,13 +65,12 @@ class PositionPrior(Rescore):
     frequencies: a safetensors file with a tensor `counts` `[V]`. None: all tokens are alike.
     """
 
-    decay: float = 0.25
-    limit: float = 10.0
+    decay: Weight = 0.25
+    limit: Positive = 10.0
     frequencies: str | None = None
 
     def __post_init__(self) -> None:
-        if self.decay < 0 or not self.limit > 0:
-            raise ValueError(f"decay={self.decay}, limit={self.limit}; decay >= 0, limit > 0")
+        super().__post_init__()
         if self.frequencies is not None and not Path(self.frequencies).is_file():
             raise ValueError(f"frequencies={self.frequencies!r} is not a file; give a safetensors file with `counts`")
 
@@ -93,7 +90,10 @@ class PositionPrior(Rescore):
 @lru_cache(maxsize=8)
 def _surprise(file: str | None, vocab: int, device: torch.device) -> Float[Tensor, " V"]:
     """-log(frequency + 1e-9) of each token, as in the authors' code."""
-    counts = torch.ones(vocab) if file is None else load_file(file)["counts"].float()
+    try:
+        counts = torch.ones(vocab) if file is None else load_file(file)["counts"].float()
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"frequencies={file!r} cannot be read; give a safetensors file with `counts`") from error
     if len(counts) != vocab:
         raise ValueError(f"frequencies={file!r} counts {len(counts)} tokens, the model has {vocab}; use its tokenizer")
     return -(counts / counts.sum() + 1e-9).log().to(device)
@@ -108,11 +108,7 @@ class DensityPrior(Rescore):
     sigma: width of the Gaussian in columns.
     """
 
-    sigma: float = 10.0
-
-    def __post_init__(self) -> None:
-        if not self.sigma > 0:
-            raise ValueError(f"sigma={self.sigma}; a width in columns is positive")
+    sigma: Scale = 10.0
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         width = view.masked.shape[1]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from decoders.compose import surest
 from decoders.types import EVERYTHING, Candidates, Memory, Revise, Shape, Update, View
+from knobs import Count, Positive, Share, Weight
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,11 @@ class SlowFast(Revise):
     agree, spread: so many estimates in a row agree when their standard deviation is below `spread` columns.
     """
 
-    tau: float = 0.9
-    see: float = 0.3
-    explore: int = 6
-    agree: int = 2
-    spread: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0 or not 0 <= self.see <= 1 or not self.spread >= 0:
-            raise ValueError(
-                f"tau={self.tau}, see={self.see}, spread={self.spread}; tau > 0, 0 <= see <= 1, spread >= 0"
-            )
-        if self.explore < 1 or self.agree < 1:
-            raise ValueError(f"explore={self.explore}, agree={self.agree}; whole numbers >= 1")
+    tau: Positive = 0.9
+    see: Share = 0.3
+    explore: Count = 6
+    agree: Count = 2
+    spread: Weight = 1.0
 
     def init(self, shape: Shape) -> Memory:
         zeros = torch.zeros(shape.batch, dtype=torch.long, device=shape.device)

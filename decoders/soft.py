@@ -7,6 +7,7 @@ import torch
 from decoders.logits import Logits
 from decoders.types import Memory, Shape, SoftStep, View
 from dllm.soft import Soft
+from knobs import Count, Share, Weight
 
 
 @dataclass(frozen=True)
@@ -14,13 +15,9 @@ class Smoothing(SoftStep):
     """Iteration smoothing (dInfer, arXiv 2510.08666): E[MASK] + w * sum_v p_v E_v, with w = min(start + growth * step,
     limit)."""
 
-    start: float = 0.15
-    growth: float = 0.02
-    limit: float = 0.3
-
-    def __post_init__(self) -> None:
-        if min(self.start, self.growth, self.limit) < 0:
-            raise ValueError(f"start={self.start}, growth={self.growth}, limit={self.limit}; all are >= 0")
+    start: Weight = 0.15
+    growth: Weight = 0.02
+    limit: Weight = 0.3
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
         amount = (self.start + self.growth * view.step).clamp(max=self.limit)
@@ -32,12 +29,8 @@ class Slerp(SoftStep):
     """Soft tokens (arXiv 2609.37391): E[MASK] turned by `amount` of the angle towards a mixture of tokens, at MASK's
     norm. The mixture is the sum of p_v E_v over the `top` likeliest tokens."""
 
-    amount: float = 0.3
-    top: int = 2
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.amount <= 1 or self.top < 1:
-            raise ValueError(f"amount={self.amount}, top={self.top}; amount lies in [0, 1], top is at least 1")
+    amount: Share = 0.3
+    top: Count = 2
 
     def init(self, shape: Shape) -> Memory:
         if self.top > shape.vocab:

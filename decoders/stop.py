@@ -9,11 +9,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from decoders.state import DecodeState
+from knobs import Knobs, Share
 
 Looks = Literal["window", "query"]
 
 
-class StopRule(ABC):
+class StopRule(Knobs, ABC):
     """Called after each update, with the state that already holds it."""
 
     @property
@@ -82,16 +83,8 @@ class Eotp(StopRule):
     """
 
     scope: Literal["committed", "window", "query"] = "query"
-    tau: float = 0.0
+    tau: Share = 0.0
     order: Literal["published", "committed"] = "published"
-
-    def __post_init__(self) -> None:
-        if self.scope not in ("committed", "window", "query"):
-            raise ValueError(f"scope={self.scope!r}; an EOS is looked for in committed, window or query")
-        if not 0 <= self.tau <= 1:
-            raise ValueError(f"tau={self.tau}; a probability lies in [0, 1]")
-        if self.order not in ("published", "committed"):
-            raise ValueError(f"order={self.order!r}; it is published or committed")
 
     @property
     def looks(self) -> Looks | None:

@@ -14,6 +14,7 @@ from decoders.logits import Logits
 from decoders.noise import Noise
 from dllm.soft import Soft
 from dllm.spec import ModelSpec
+from knobs import Knobs
 
 Memory = dict[str, Tensor]  # per-row tensors [B, ...] of one decode call; updated in place, never shared between calls
 EVERYTHING = 2**30  # columns that no canvas has
@@ -90,7 +91,7 @@ class Update:
     accepted: Bool[Tensor, "B W"] | None = None
 
 
-class Part:
+class Part(Knobs):
     """What a part of a decoder may declare. The defaults are those of a part that has no memory and needs nothing.
 
     Every part derives from one of the five kinds below. A decoder asks its parts and the parts inside them.

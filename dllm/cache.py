@@ -16,6 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from dllm.spec import ModelSpec
+from knobs import Count, Knobs, Number
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class CacheStrategy(Protocol):
 
 
 @dataclass(frozen=True)
-class WindowCache:
+class WindowCache(Knobs):
     """Computes the window and columns around it. Entering a window, and every `refresh_every` steps, it computes all.
 
     before, after: columns beside the window, None for all. Both None: no cache. `prefix` is 0 and None, `dual` 0 and 0.
@@ -126,21 +127,12 @@ class WindowCache:
         step 1                       x  x  x  x
     """
 
-    before: int | None = 0
-    after: int | None = 0
-    refresh_every: int | None = None
-    warmup: int = 0
+    before: Number | None = 0
+    after: Number | None = 0
+    refresh_every: Count | None = None
+    warmup: Number = 0
     freeze_prompt: bool = False
     look_back: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("before", "after"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"cache {name}={value}; give a number of columns >= 0, or null for all")
-        _check_interval(self.refresh_every)
-        if self.warmup < 0:
-            raise ValueError(f"cache warmup={self.warmup}; give a number of steps >= 0")
 
     def check(self, spec: ModelSpec) -> None:
         """Raises ValueError for an encoder, which keeps no K/V, unless every column is computed."""
@@ -166,7 +158,7 @@ class WindowCache:
 
 
 @dataclass(frozen=True)
-class DelayedCache:
+class DelayedCache(Knobs):
     """dKV-Cache: keeps a token's K/V from one forward after its commit on. Until then the column is computed again.
 
     near: None computes all masked columns (dKV-Cache-Decode). A number computes those of the window and the columns up
@@ -174,14 +166,9 @@ class DelayedCache:
     refresh_every, freeze_prompt: as in `WindowCache` (dKV-Cache-Prefill freezes).
     """
 
-    refresh_every: int | None = 8
-    near: int | None = None
+    refresh_every: Count | None = 8
+    near: Number | None = None
     freeze_prompt: bool = False
-
-    def __post_init__(self) -> None:
-        _check_interval(self.refresh_every)
-        if self.near is not None and self.near < 0:
-            raise ValueError(f"cache near={self.near}; give a number of columns >= 0, or null for all masked ones")
 
     def check(self, spec: ModelSpec) -> None:
         _check_kv(spec)
@@ -202,7 +189,7 @@ class DelayedCache:
 
 
 @dataclass(frozen=True)
-class BlockCache:
+class BlockCache(Knobs):
     """Exact K/V for block-causal models. In a block it computes all columns, also where the window is a part of it.
 
     On entering a block it computes the block before too: its last tokens were committed after its K/V was computed. So
@@ -230,7 +217,7 @@ class BlockCache:
 
 
 @dataclass(frozen=True)
-class SubBlockCache:
+class SubBlockCache(Knobs):
     """Fast-dLLM v2's two levels: exact K/V of finished blocks; in a block whose first token stands, only the window.
 
     It is approximate: other columns see the window as it was at their last refresh. Use a block_length that divides the
@@ -275,11 +262,6 @@ def _check_block(spec: ModelSpec, name: str, first_token: bool) -> None:
         raise ValueError(
             f"cache={name} needs a block-causal model and this one is bidirectional; use cache=prefix or cache=dual"
         )
-
-
-def _check_interval(refresh_every: int | None) -> None:
-    if refresh_every is not None and refresh_every < 1:
-        raise ValueError(f"cache refresh_every={refresh_every}; give a number of steps >= 1, or null for never")
 
 
 def _refreshes(progress: Progress, every: int | None) -> Bool[np.ndarray, " B"]:

@@ -37,6 +37,7 @@ from dllm.checkpoint import (
 from dllm.protocols import Text
 from dllm.spec import SPEC_FILE
 from dllm.text import decode_text, encode_text
+from knobs import check
 
 
 class CausalLM(nn.Module):
@@ -126,6 +127,8 @@ def load_causal(
     when the device is not there; when the checkpoint is absent, incomplete or corrupt; when it is a diffusion or masked
     LM or has no tokenizer; and when it would need hub code or pickled weights.
     """
+    check(load_causal, name_or_path=name_or_path, device=device, dtype=dtype, chat_template=chat_template)
+    check(load_causal, adapter=adapter)
     name = str(name_or_path)
     path = str(ASSETS / name if name in (*shipped_causal_models(), *shipped_models()) else name_or_path)
     device, pretrained, hub = prepare(device, pretrained)

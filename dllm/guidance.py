@@ -11,6 +11,7 @@ from torch import Tensor
 from dllm.cache import Plan
 from dllm.protocols import DenoisingLM, Text
 from dllm.soft import SoftInput
+from knobs import Weight, check
 
 
 @dataclass
@@ -29,9 +30,8 @@ class Guided:
     authors run both as one batch.
     """
 
-    def __init__(self, model: DenoisingLM, scale: float) -> None:
-        if scale < 0:
-            raise ValueError(f"guidance scale={scale}; it is >= 0 (0: no guidance)")
+    def __init__(self, model: DenoisingLM, scale: Weight) -> None:
+        check(Guided.__init__, scale=scale)
         self.model, self.scale, self.spec = model, scale, model.spec
 
     @property

@@ -12,11 +12,12 @@ from dllm.guidance import Guided
 from dllm.load import load_diffusion
 from dllm.recurrent import load_recurrent, recurrent_folder
 from dllm.spec import SPEC_FILE
+from knobs import Weight, check
 
 OF_DIFFUSION = ("spec", "family", "adapter", "compile", "guidance")
 
 
-def load(name_or_path: str | Path, *, guidance: float | None = None, **options: Any) -> Any:
+def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options: Any) -> Any:
     """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode. Returns the kind that it
     is: a `DiffusionLM`, a `CausalLM` or a `RecurrentLM`.
 
@@ -27,6 +28,7 @@ def load(name_or_path: str | Path, *, guidance: float | None = None, **options: 
 
     Raises ValueError as `load_diffusion` does, and for options of another kind of model.
     """
+    check(load, name_or_path=name_or_path, guidance=guidance)
     kind = _kind(name_or_path, options)
     if kind == "diffusion":
         model = load_diffusion(name_or_path, **options)

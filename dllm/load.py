@@ -45,6 +45,7 @@ from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
 from dllm.probe import probe
 from dllm.spec import SPEC_FILE, ModelSpec
+from knobs import check
 
 MIX_FILE = "mix.safetensors"
 
@@ -77,6 +78,8 @@ def load_diffusion(
     corrupt; when its architecture is unknown or cannot denoise, or nothing gives its spec; and when it would need hub
     code or pickled weights.
     """
+    check(load_diffusion, name_or_path=name_or_path, device=device, dtype=dtype, spec=spec, family=family)
+    check(load_diffusion, adapter=adapter, chat_template=chat_template, compile=compile)
     if str(name_or_path) in shipped_causal_models():
         raise ValueError(
             f"model {str(name_or_path)!r} is autoregressive, not a diffusion model; load it with "

@@ -24,23 +24,19 @@ from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaModel, P
 from dllm.checkpoint import ASSETS, prepare, to_dtype
 from dllm.protocols import Text
 from dllm.text import decode_text, encode_text
+from knobs import Count, Knobs, check
 
 CONFIG_FILE, WEIGHTS_FILE = "recurrent.json", "model.safetensors"
 
 
 @dataclass(frozen=True)
-class Depth:
+class Depth(Knobs):
     """Layers of prelude, core and coda, and the number of recurrences (r) that generation takes by default."""
 
-    prelude: int = 1
-    core: int = 2
-    coda: int = 1
-    recurrences: int = 8
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 1:
-                raise ValueError(f"{name}={value}; a depth-recurrent model needs at least 1")
+    prelude: Count = 1
+    core: Count = 2
+    coda: Count = 1
+    recurrences: Count = 8
 
 
 @dataclass
@@ -170,6 +166,7 @@ def load_recurrent(
 
     Raises ValueError for any other folder, or a device that is not there.
     """
+    check(load_recurrent, name_or_path=name_or_path, device=device, dtype=dtype)
     device, _, _ = prepare(device, {})
     folder = recurrent_folder(name_or_path)
     if folder is None:

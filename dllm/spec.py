@@ -10,11 +10,13 @@ from typing import Literal
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from knobs import Count, Knobs, Number
+
 SPEC_FILE = "dllm.json"
 
 
 @dataclass(frozen=True)
-class ModelSpec:
+class ModelSpec(Knobs):
     """Every special number of a model is here.
 
     mask_id, pad_id: token ids. pad_id fills dead columns only.
@@ -30,29 +32,24 @@ class ModelSpec:
     kv: whether the K/V of columns can be kept between forwards. False for encoders (BERT), which compute all again.
     """
 
-    mask_id: int
-    eos_ids: tuple[int, ...]
-    pad_id: int
+    mask_id: Number
+    eos_ids: tuple[Number, ...]
+    pad_id: Number
     shift: Literal[0, 1] = 0
-    block: int | None = None
+    block: Count | None = None
     context_causal: bool = field(default=False, repr=False)  # models saved before had none: `identity` names it
-    response_position: int | None = None
+    response_position: Number | None = None
     mix: Literal[0, 1] = 0
     kv: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.eos_ids:
             raise ValueError("eos_ids is empty; name the id that ends a text")
         if self.mask_id in self.eos_ids or self.mask_id == self.pad_id:
             raise ValueError(f"mask_id={self.mask_id} is also EOS or PAD; a dLLM needs a mask token of its own")
-        if self.shift not in (0, 1):
-            raise ValueError(f"shift={self.shift}; it is 0 or 1")
-        if self.block is not None and self.block < 1:
-            raise ValueError(f"block={self.block}; a block-causal model has blocks of at least 1 column")
         if self.context_causal and self.block is None:
             raise ValueError("context_causal=true needs a model with blocks; set spec.block")
-        if self.mix not in (0, 1):
-            raise ValueError(f"mix={self.mix}; it is 0 (no neighbours) or 1")
 
     def check_vocab(self, vocab_size: int) -> None:
         """Raises ValueError when a special id does not fit the vocabulary."""

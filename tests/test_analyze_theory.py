@@ -52,6 +52,8 @@ def test_theory_writes_closed_forms_beside_the_ideal_model(cli, tmp_path: Path) 
         ("n=3,21", "2 to 20"),
         ("n=9..3", "empty range"),
         ("k=0", "at least 1"),
+        ("k=\N{SUPERSCRIPT TWO}", "at least 1"),
+        ("samples=" + "9" * 5000, "give a whole number in [1, 999999]"),
         ("k=11", "k=11 items per step"),
         ("tasks=walk", "unknown task 'walk'"),
         ("samples=none", "samples=none"),

@@ -162,12 +162,12 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
     for stop in (Never(), BlockEos()):
         with pytest.raises(ValueError, match=f"decoder={name} stops at its first EOS, .* use stop=strict_eos"):
             bind(method, stop=stop)
-    with pytest.raises(ValueError, match="gen_length=0; give at least 1"):
+    with pytest.raises(ValueError, match="gen_len=0 of Request; give a whole number"):
         bind(method).prompt_len(Request([{"role": "user", "content": "a"}], 0))
     with pytest.raises(ValueError, match=r"\(Threshold\) cannot use model 'random-ar'.* use decoder=ar or"):
         bind(Decoder(Threshold()))
     for settings in ({"num_tokens": 0}, {"max_ngram": -1}):
-        with pytest.raises(ValueError, match="prompt lookup needs at least 1"):
+        with pytest.raises(ValueError, match="of PromptLookup; give a whole number"):
             PromptLookup(**settings)
 
 
@@ -255,7 +255,10 @@ def test_mismatches_cost_one_sentence_before_anything_is_written(cli, tmp_path: 
         (["decoder=ar"], "decoder=ar needs an autoregressive model, and 'tiny' is a diffusion model"),
         ([*causal, "decoder=ar", "cache=dual"], "use cache=none"),
         ([*causal, "decoder=prompt_lookup", "stop=eotp"], "use stop=strict_eos"),
-        ([*causal, "decoder=prompt_lookup", "decoder.num_tokens=0"], "num_tokens=0; prompt lookup needs at least 1"),
+        (
+            [*causal, "decoder=prompt_lookup", "decoder.num_tokens=0"],
+            "num_tokens=0 of PromptLookup; give",
+        ),
     ):
         code, out, err = cli("run", *arguments, *SMALL, "out_dir=never")
         assert code == 2 and out == "" and not (tmp_path / "never").exists()

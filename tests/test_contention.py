@@ -99,9 +99,9 @@ def test_it_keeps_the_contract() -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"beta": -0.1}, r"beta=-0.1; .* >= 0"),
+        ({"beta": -0.1}, r"beta=-0.1 .* in \[0, 1e6\]"),
         ({"beta": float("nan")}, "beta=nan"),
-        ({"sure": 1.5}, r"sure=1.5; .* \[0, 1\]"),
+        ({"sure": 1.5}, r"sure=1.5 .* \[0, 1\]"),
         ({"sure": -0.5}, "sure=-0.5"),
     ],
 )

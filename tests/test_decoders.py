@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from decoders import Credit, Decoder, FixedK, Prefix, Schedule, Threshold
 from decoders.compose import reset, surest
 from decoders.logits import Logits
 from decoders.noise import Noise
-from decoders.propose import CONFIDENCES, propose
-from decoders.types import Shape, View
+from decoders.propose import propose
+from decoders.types import Confidence, Shape, View
 from dllm import ModelSpec
 
 SPEC = ModelSpec(mask_id=3, eos_ids=(2,), pad_id=1)
@@ -107,7 +108,7 @@ def test_confidences_have_their_definitions() -> None:
 def test_impossible_tokens_never_win_nor_break_confidences() -> None:
     view = random_view(3)
     view.logits.values[..., 4] = float("-inf")
-    for name in CONFIDENCES:
+    for name in get_args(Confidence):
         for temperature in (0.0, 1.0):
             candidates = propose(view, view.logits, temperature, name)
             assert not (candidates.tokens == 4).any() and not candidates.confidence.isnan().any()

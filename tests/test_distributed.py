@@ -67,7 +67,7 @@ def test_two_processes_write_what_one_writes_and_refuse_once(cli, tmp_path: Path
     code, out = ended(launched)
     assert code != 0 and "exitcode  : 2" in out
     assert [line for line in out.splitlines() if line.startswith("error: ")] == [
-        "error: tau=0; a confidence threshold is positive (above 1: one token per step)"
+        "error: tau=0 of Threshold; give a number in (0, 1e6] (above 1: one token per step)"
     ]
     folders = sorted(path.parent.name for path in (tmp_path / "one").glob("*/run.json"))
     assert len(folders) == 2

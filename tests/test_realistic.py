@@ -272,6 +272,12 @@ def test_the_packaged_humaneval() -> None:
 
 DAMAGES: dict[str, tuple[Callable[[str], Task], dict | str, str]] = {
     "not JSON": (Gsm8k, "{", r"rows.jsonl, line 2: not JSON"),
+    "nested": (Gsm8k, "[" * 100_000, r"rows.jsonl, line 2: not JSON"),
+    "half a character": (
+        Gsm8k,
+        {"question": "\ud800", "answer": "#### 3"},
+        r"line 2: 'question' holds half a character",
+    ),
     "no object": (Gsm8k, "[1]", r"rows.jsonl, line 2: '\[1\]' is not an object"),
     "missing field": (Gsm8k, {"question": "?"}, r"line 2: no field 'answer'; it has question"),
     "wrong type": (Gsm8k, {"question": "?", "answer": 3}, r"line 2: 'answer' is 3, not a text"),

@@ -112,7 +112,7 @@ def test_suite_refuses_unknown_and_repeated_tasks() -> None:
     for tasks in ([], ["waiting_line/copy", "waiting_line/copy"]):
         with pytest.raises(ValueError, match="each once"):
             Suite(tasks).build()
-    with pytest.raises(ValueError, match="2 to 20 people"):
+    with pytest.raises(ValueError, match=r"lengths\[0\]=1 of WaitingLine; give a whole number in \[2, 20\]"):
         Suite(["waiting_line/copy"], lengths=[1]).build()
 
 

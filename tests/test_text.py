@@ -210,7 +210,7 @@ def test_absent_backends_are_refused_before_anything_is_written(
         ("languagetool", "lacks Java" if has_client else "needs language-tool-python"),
         ("link_grammar", "needs the program link-parser"),
         ("http://127.0.0.1:9", "no LanguageTool answers at http" if has_client else "needs language-tool-python"),
-        ("perfect", "unknown grammar='perfect'; choose one of harper, languagetool"),
+        ("perfect", "unknown grammar='perfect'; give one of harper, languagetool"),
     ):
         for arguments in (
             ["run", *SMALL, f"suite.grammar={name}", "out_dir=never"],

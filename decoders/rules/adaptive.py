@@ -5,6 +5,7 @@ docstring names the confidence that the rule expects.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from decoders.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Memory, View
+from knobs import In, Positive, Weight
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,8 @@ class Factor(CommitRule):
         fail. The paper's rule allows neither.
     """
 
-    factor: float = 1.0
+    factor: Positive = 1.0
     released: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.factor > 0:
-            raise ValueError(f"factor={self.factor}; it is positive (towards 0: one token per step)")
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -51,11 +49,7 @@ class Frechet(CommitRule):
     contains `Factor(f)`. Confidence: prob.
     """
 
-    delta: float = 0.25
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.delta <= 1:
-            raise ValueError(f"delta={self.delta}; a difference of probabilities lies in [-1, 1]")
+    delta: Annotated[float, In("[-1, 1]")] = 0.25
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -74,11 +68,7 @@ class EntropyBound(CommitRule):
     Confidence: entropy.
     """
 
-    gamma: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.gamma < 0:
-            raise ValueError(f"gamma={self.gamma}; a bound on entropy in nats is >= 0")
+    gamma: Weight = 0.1
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -93,11 +83,7 @@ class EntropyThreshold(CommitRule):
     Confidence: entropy.
     """
 
-    theta: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.theta < 0:
-            raise ValueError(f"theta={self.theta}; an entropy in nats is >= 0")
+    theta: Weight = 0.5
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= -self.theta

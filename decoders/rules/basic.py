@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool
@@ -10,6 +10,9 @@ from torch import Tensor
 
 from decoders.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
+from knobs import Count, In
+
+Tau = Annotated[float, In("(0, 1e6]", "above 1: one token per step")]
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,7 @@ class FixedK(CommitRule):
     schedule over the block.
     """
 
-    k: int | Literal["all"] = 1
-
-    def __post_init__(self) -> None:
-        if self.k != "all" and (not isinstance(self.k, int) or self.k < 1):
-            raise ValueError(f'k={self.k!r} tokens per step; give a whole number >= 1 or "all"')
+    k: Count | Literal["all"] = 1
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         if self.k == "all":
@@ -41,11 +40,7 @@ class Threshold(CommitRule):
     the decoder commits the surest position (`Decoder.at_least_one`), with the same result.
     """
 
-    tau: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0:
-            raise ValueError(f"tau={self.tau}; a confidence threshold is positive (above 1: one token per step)")
+    tau: Tau = 0.9
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= self.tau
@@ -61,11 +56,7 @@ class Prefix(CommitRule):
     per step from left to right.
     """
 
-    tau: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0:
-            raise ValueError(f"tau={self.tau}; a confidence threshold is positive (above 1: one token per step)")
+    tau: Tau = 0.9
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         unsure = view.masked & (candidates.confidence < self.tau)

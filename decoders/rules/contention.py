@@ -8,6 +8,7 @@ from torch import Tensor
 
 from decoders.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Memory, View
+from knobs import Share, Weight
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,8 @@ class Contention(CommitRule):
     sure: 0 lets equal candidates pass together.
     """
 
-    beta: float = 0.1
-    sure: float = 0.99
-
-    def __post_init__(self) -> None:
-        if not self.beta >= 0:
-            raise ValueError(f"beta={self.beta}; the probability a step may keep from one token is >= 0")
-        if not 0 <= self.sure <= 1:
-            raise ValueError(f"sure={self.sure}; a probability lies in [0, 1] (0: equal candidates may pass together)")
+    beta: Weight = 0.1
+    sure: Share = 0.99
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         tokens = candidates.tokens

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,6 +11,7 @@ from torch import Tensor
 from decoders.compose import surest
 from decoders.rules.basic import FixedK
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
+from knobs import Count, In, Positive, Weight
 
 
 @dataclass(frozen=True)
@@ -26,21 +27,11 @@ class Klass(CommitRule):
         on. None: a window knows only its own steps, as with every other rule here.
     """
 
-    tau: float = 0.9
-    kl: float = 0.01
-    history: int = 2
-    block: int | None = None
+    tau: Positive = 0.9
+    kl: Positive = 0.01
+    history: Count = 2
+    block: Count | None = None
     take: Literal["all", "max_conf", "min_kl"] = "all"
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0 or not self.kl > 0 or self.history < 1:
-            raise ValueError(
-                f"tau={self.tau}, kl={self.kl}, history={self.history}; thresholds are positive, history is at least 1"
-            )
-        if self.block is not None and self.block < 1:
-            raise ValueError(f"block={self.block}; give a number of columns >= 1, or null for the window")
-        if self.take not in ("all", "max_conf", "min_kl"):
-            raise ValueError(f"take={self.take!r}; of the stable positions take all, max_conf or min_kl")
 
     def init(self, shape: Shape) -> Memory:
         size, number = (shape.batch, shape.window), torch.zeros(shape.batch, dtype=torch.long, device=shape.device)
@@ -96,13 +87,9 @@ class DynamicThreshold(CommitRule):
     distribution, as large as the logits. Confidence: prob.
     """
 
-    tau: float = 0.9
-    fall: float = 0.02
-    rise: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0 or self.fall < 0 or self.rise < 0:
-            raise ValueError(f"tau={self.tau}, fall={self.fall}, rise={self.rise}; tau > 0, weights are >= 0")
+    tau: Positive = 0.9
+    fall: Weight = 0.02
+    rise: Weight = 0.1
 
     def init(self, shape: Shape) -> Memory:
         size = (shape.batch, shape.window)
@@ -134,17 +121,10 @@ class Horizon(CommitRule):
     steps. Behind it the rule is slow again. The order of phases is our reading. Confidence: prob.
     """
 
-    tau: float = 0.85
-    see: float = 0.1
-    slow: int = 1
-    patience: int = 8
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0 or not 0 <= self.see < 1 or self.slow < 1 or self.patience < 1:
-            raise ValueError(
-                f"tau={self.tau}, see={self.see}, slow={self.slow}, patience={self.patience}; "
-                "tau > 0, 0 <= see < 1, whole numbers >= 1"
-            )
+    tau: Positive = 0.85
+    see: Annotated[float, In("[0, 1)")] = 0.1
+    slow: Count = 1
+    patience: Count = 8
 
     def init(self, shape: Shape) -> Memory:
         zeros = torch.zeros(shape.batch, device=shape.device)
@@ -178,12 +158,13 @@ class Prophet(CommitRule):
     it fills the whole canvas.
     """
 
-    gaps: Sequence[float] = (7.5, 5.0, 2.5)
+    gaps: Sequence[Weight] = (7.5, 5.0, 2.5)
     base: CommitRule = field(default_factory=FixedK)
 
     def __post_init__(self) -> None:
-        if len(self.gaps) != 3 or min(self.gaps) < 0:
-            raise ValueError(f"gaps={list(self.gaps)}; give three logit gaps >= 0, one per third of the window")
+        super().__post_init__()
+        if len(self.gaps) != 3:
+            raise ValueError(f"gaps={list(self.gaps)} of Prophet; give three logit gaps, one per third of the window")
 
     def parts(self) -> Sequence[Part]:
         return (self.base,)
@@ -227,12 +208,8 @@ class RunningMean(CommitRule):
 class WarmThreshold(CommitRule):
     """A threshold that starts at 1 and falls by `rate` per step down to tau (dInfer's iteration smoothing)."""
 
-    tau: float = 0.9
-    rate: float = 0.02
-
-    def __post_init__(self) -> None:
-        if not self.tau > 0 or self.rate < 0:
-            raise ValueError(f"tau={self.tau}, rate={self.rate}; tau > 0, rate >= 0")
+    tau: Positive = 0.9
+    rate: Weight = 0.02
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= (1 - self.rate * view.step).clamp(min=self.tau)[:, None]

@@ -21,11 +21,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from decoders.compose import surest
-from decoders.rules.schedules import Schedule, check_steps
+from decoders.rules.schedules import Schedule
 from decoders.signals import NUM_FEATURES, feature_memory, features
 from decoders.signals import signals as read_signals
 from decoders.traces import Traces
 from decoders.types import Candidates, CommitRule, Memory, Shape, View
+from knobs import Number, Share
 
 ASSETS = Path(__file__).parents[1] / "assets"
 Network = TypeVar("Network", bound=nn.Module)
@@ -86,15 +87,13 @@ class Learn2PD(CommitRule):
         block's length: one per step). 0: the surest goes only where the filter accepts none.
     """
 
-    tau: float = 0.96
+    tau: Share = 0.96
     filter: str = "learn2pd-tiny"
-    steps: int = 0
+    steps: Number = 0
     needs_decided: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_tau(self.tau)
-        if self.steps:
-            check_steps(self.steps)
+        super().__post_init__()
         assert self.network  # a filter that cannot be read is refused here
 
     @cached_property
@@ -137,12 +136,12 @@ class Agreement(CommitRule):
     filter: as in `Learn2PD`.
     """
 
-    tau: float = 0.99
+    tau: Share = 0.99
     filter: str = "agreement-tiny"
     needs_decided: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_tau(self.tau)
+        super().__post_init__()
         assert self.network
 
     @cached_property
@@ -169,11 +168,6 @@ def save_filter(network: nn.Module, folder: Path, record: Mapping[str, Any]) -> 
     weights = {name: weight.detach().float().contiguous() for name, weight in network.state_dict().items()}
     save_file(weights, folder / "model.safetensors")
     (folder / "filter.json").write_text(json.dumps(record, indent=2) + "\n")
-
-
-def _check_tau(tau: float) -> None:
-    if not 0 <= tau <= 1:
-        raise ValueError(f"tau={tau}; the probability of agreement from which to commit lies in [0, 1]")
 
 
 def _read(name: str) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,12 +12,9 @@ from torch import Tensor
 
 from decoders.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Shape, View
+from knobs import Count, In, Positive, Share
 
-
-def check_steps(steps: int) -> None:
-    """Raises ValueError unless a number of forwards per block is possible."""
-    if steps < 1:
-        raise ValueError(f"steps={steps} per block; give a whole number >= 1")
+Epsilon = Annotated[float, In("[1e-6, 1)")]  # the last of a schedule's times
 
 
 def masks_at_start(view: View, memory: Memory) -> Int[Tensor, " B"]:
@@ -35,10 +32,7 @@ class Schedule(CommitRule):
     steps there is one token per forward. The authors' code makes idle forwards.
     """
 
-    steps: int = 16
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
+    steps: Count = 16
 
     def init(self, shape: Shape) -> Memory:
         return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
@@ -60,13 +54,8 @@ class ThresholdOrSchedule(CommitRule):
     steps: as in `Schedule`. A block takes at most that many forwards. Confidence: prob.
     """
 
-    steps: int = 32
-    tau: float = 0.95
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
-        if not self.tau > 0:
-            raise ValueError(f"tau={self.tau}; a confidence threshold is positive")
+    steps: Count = 32
+    tau: Positive = 0.95
 
     def init(self, shape: Shape) -> Memory:
         return Schedule(self.steps).init(shape)
@@ -86,12 +75,13 @@ class MaskGit(CommitRule):
     A step may commit nothing: use with at_least_one=False.
     """
 
-    steps: int = 16
+    steps: Count = 16
     mode: str = "cosine"
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not re.fullmatch(r"linear|cosine|pow\d+(\.\d+)?", self.mode):
-            raise ValueError(f"steps={self.steps}, mode={self.mode!r}; steps >= 1, mode linear, cosine or pow2")
+        super().__post_init__()
+        if not re.fullmatch(r"linear|cosine|pow[0-9]{1,3}(\.[0-9]{1,6})?", self.mode):
+            raise ValueError(f"mode={self.mode!r} of MaskGit; give linear, cosine or pow2 (or another exponent)")
 
     def init(self, shape: Shape) -> Memory:
         return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
@@ -124,13 +114,8 @@ class DreamSchedule(CommitRule):
     at_least_one=False.
     """
 
-    steps: int = 16
-    eps: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
-        if not 0 < self.eps < 1:
-            raise ValueError(f"eps={self.eps}; the last time lies in (0, 1)")
+    steps: Count = 16
+    eps: Epsilon = 1e-3
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return take(view, candidates, (view.masked.sum(1) * self.share(view)).long())
@@ -147,11 +132,8 @@ class DreamOrigin(CommitRule):
     """Dream's "origin": each mask is filled by itself with probability 1 - s / t, and the last step fills all. Times
     are as in `DreamSchedule`."""
 
-    steps: int = 16
-    eps: float = 1e-3
-
-    def __post_init__(self) -> None:
-        DreamSchedule(self.steps, self.eps)  # refuses what it cannot use
+    steps: Count = 16
+    eps: Epsilon = 1e-3
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         share = DreamSchedule(self.steps, self.eps).share(view)[:, None]
@@ -171,14 +153,9 @@ class Dimple(CommitRule):
     entropy entropy, random origin, left_to_right autoregressive.
     """
 
-    gamma: float = 0.95
-    steps: int = 32
-    eps: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
-        if not self.gamma > 0 or not 0 < self.eps < 1:
-            raise ValueError(f"gamma={self.gamma}, eps={self.eps}; gamma > 0, eps in (0, 1)")
+    gamma: Positive = 0.95
+    steps: Count = 32
+    eps: Epsilon = 1e-3
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         sure = view.masked & (view.logits.prob(candidates.tokens) > self.gamma)
@@ -210,21 +187,11 @@ class Dilated(CommitRule):
         masked for good, because no later step of theirs holds them.
     """
 
-    base: int = 2
-    skip: int = 1
+    base: Annotated[int, In("[2, 1e6]")] = 2
+    skip: Count = 1
     order: Literal["dilated", "binary"] = "dilated"
     by: Literal["position", "confidence"] = "position"
-    keep: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.base < 2:
-            raise ValueError(f"base={self.base}; the spacing shrinks by a whole number >= 2 per step")
-        if self.skip < 1:
-            raise ValueError(f"skip={self.skip}; the first spacing is W / base^skip, with skip >= 1")
-        if self.order not in ("dilated", "binary") or self.by not in ("position", "confidence"):
-            raise ValueError(f"order={self.order!r}, by={self.by!r}; dilated or binary, position or confidence")
-        if not 0 <= self.keep <= 1:
-            raise ValueError(f"keep={self.keep}; a confidence lies in [0, 1]")
+    keep: Share = 0.0
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         width = view.masked.shape[1]

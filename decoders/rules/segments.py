@@ -7,6 +7,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decoders.types import Candidates, CommitRule, Memory, View
+from knobs import Weight
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,13 @@ class Hierarchical(CommitRule):
     prob.
     """
 
-    high: float = 0.92
-    low: float = 0.62
+    high: Weight = 0.92
+    low: Weight = 0.62
 
     def __post_init__(self) -> None:
-        if not 0 <= self.low <= self.high:
-            raise ValueError(f"low={self.low}, high={self.high}; thresholds satisfy 0 <= low <= high")
+        super().__post_init__()
+        if self.low > self.high:
+            raise ValueError(f"low={self.low}, high={self.high} of Hierarchical; give a low at most as large as high")
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence = candidates.confidence.masked_fill(~view.masked, float("-inf"))

@@ -23,6 +23,7 @@ from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM
 from dllm.protocols import LanguageModel
 from dllm.recurrent import RecurrentLM
+from knobs import Count, Knobs
 from parallelbench.records.trace import Step
 from parallelbench.run.generator import Generator, Request, describe_model, fingerprint, fitting_prompt_len
 from parallelbench.run.recorder import commit_steps
@@ -54,7 +55,7 @@ class Autoregressive:
 
 
 @dataclass(frozen=True)
-class PromptLookup:
+class PromptLookup(Knobs):
     """Prompt lookup decoding (Saxena 2023), transformers' variant: the up to `num_tokens` tokens behind the first
     earlier place of the longest n-gram, of at most `max_ngram`, that the text now ends with are drafted; a forward over
     them keeps those that greedy decoding would give, and one more. Lossless, up to ties of the logits.
@@ -62,13 +63,8 @@ class PromptLookup:
     Rows are decoded one after the other, so a batch takes as long as all of them.
     """
 
-    num_tokens: int = 10
-    max_ngram: int = 2
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 1:
-                raise ValueError(f"{name}={value}; prompt lookup needs at least 1")
+    num_tokens: Count = 10
+    max_ngram: Count = 2
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int

@@ -8,6 +8,7 @@ these passes, the prompt's included.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
@@ -17,12 +18,13 @@ from decoders.state import NEVER
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
 from dllm.recurrent import DepthCache, RecurrentLM
+from knobs import Count, In, Knobs, Number, Share, Weight
 from parallelbench.methods.autoregressive import CausalGenerator
 from parallelbench.run.generator import Generator
 
 
 @dataclass(frozen=True)
-class DiffusionForcing:
+class DiffusionForcing(Knobs):
     """Each round gives every active column `inner` recurrences, drafts the token behind each, freezes the longest
     prefix of columns whose state moved by less than `eps` (relative to its norm, over the round), and lets one more
     column in.
@@ -33,22 +35,12 @@ class DiffusionForcing:
     up to the last converged column, even behind one that has not converged; this is the prefix that the paper states.
     """
 
-    inner: int = 2
-    wavefront: int = 16
-    eps: float = 0.03
-    eta: float = 0.1
-    beta: float = 0.0
-    recurrences: int = 0
-
-    def __post_init__(self) -> None:
-        if self.inner < 1 or self.wavefront < 1 or self.recurrences < 0:
-            raise ValueError(
-                f"inner={self.inner}, wavefront={self.wavefront}, recurrences={self.recurrences}; least are 1, 1, 0"
-            )
-        if not (0 <= self.eta < 1 and 0 <= self.beta <= 1 and self.eps >= 0):
-            raise ValueError(
-                f"eta={self.eta}, beta={self.beta}, eps={self.eps}; shares are in [0, 1), eps is not negative"
-            )
+    inner: Count = 2
+    wavefront: Count = 16
+    eps: Weight = 0.03
+    eta: Annotated[float, In("[0, 1)")] = 0.1
+    beta: Share = 0.0
+    recurrences: Number = 0
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int

@@ -16,7 +16,7 @@ from parallelbench.records.record import find_runs, read_run
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 from parallelbench.report.markdown import table_row
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, whole_number
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.metrics import Value, measure
@@ -58,8 +58,7 @@ class Best:
 def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any]) -> str:
     """Writes frontier.csv, bounds.csv, report.md and two figures; returns the report."""
     paths, options = split_options(arguments, OPTIONS)
-    if not options["samples"].isdigit() or int(options["samples"]) < 1:
-        raise ValueError(f"samples={options['samples']}; give a whole number of ideal decodes per task and length >= 1")
+    samples = whole_number("samples", options["samples"])
     out_dir = Path(options["out_dir"])
     if out_dir.is_file():
         raise ValueError(f"{out_dir} is a file; choose another out_dir")
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
             if not records or run.config["model"].get("name_or_path") != "tiny" or name in refused:
                 continue
             try:
-                forwards, score = ideal(run, found, tokenizer, int(options["samples"]), build_part)
+                forwards, score = ideal(run, found, tokenizer, samples, build_part)
             except ValueError as error:
                 refused[name] = str(error)
                 continue

@@ -1,7 +1,15 @@
 """Arguments of the commands that are not Hydra's: paths and key=value."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+
+def whole_number(name: str, text: str, least: int = 1) -> int:
+    """An option that counts. Raises ValueError unless it is a number from `least` to 999,999."""
+    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
+        raise ValueError(f"{name}={text}; give a whole number in [{least}, 999999]")
+    return int(text)
 
 
 def split_options(

@@ -2,6 +2,7 @@
 loop, and the shipped model, side by side."""
 
 import csv
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
@@ -12,7 +13,7 @@ import numpy as np
 import dllm
 from parallelbench.report import plots
 from parallelbench.report.markdown import table_row
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, whole_number
 from parallelbench.report.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
 from parallelbench.stats.bounds import TASKS, threshold_accuracy
 from parallelbench.stats.metrics import Value
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> str:
     largest = max(size if isinstance(size, int) else 1 for size in sizes)
     if largest > max(lengths):
         raise ValueError(f"k={largest} items per step, but the longest list has n={max(lengths)}; give k of 1 to n")
-    samples, shipped = _count("samples", options["samples"], 1), _count("tiny", options["tiny"], 0)
+    samples, shipped = whole_number("samples", options["samples"]), whole_number("tiny", options["tiny"], 0)
     out_dir = Path(options["out_dir"])
     if out_dir.is_file():
         raise ValueError(f"{out_dir} is a file; choose another out_dir")
@@ -73,7 +74,7 @@ def _lengths(text: str) -> list[int]:
     """`3..10`, or `3,5,8`."""
     first, dots, last = text.partition("..")
     ends = [first, last] if dots else text.split(",")
-    if not all(end.isdigit() and 2 <= int(end) <= 20 for end in ends):
+    if not all(re.fullmatch("[0-9]{1,2}", end) and 2 <= int(end) <= 20 for end in ends):
         raise ValueError(f"n={text}; give list lengths of 2 to 20 as 3..10 or 3,5,8")
     numbers = [int(end) for end in ends]
     if dots and numbers[0] > numbers[1]:
@@ -83,7 +84,7 @@ def _lengths(text: str) -> list[int]:
 
 def _sizes(text: str) -> list[int | str]:
     sizes = text.split(",")
-    if not all(size == "n" or (size.isdigit() and int(size) >= 1) for size in sizes):
+    if not all(re.fullmatch("n|[1-9][0-9]?", size) for size in sizes):
         raise ValueError(f"k={text}; give items per step of at least 1 as 1,2,4, and n for all at once")
     return [size if size == "n" else int(size) for size in sizes]
 
@@ -99,12 +100,6 @@ def _gammas(n: int) -> list[float]:
     equality rounding would decide."""
     edge = (n - 1) / n
     return sorted([*(gamma for gamma in GAMMAS if abs(gamma - edge) > 1e-9), edge - 1e-3, edge + 1e-3])
-
-
-def _count(name: str, text: str, least: int) -> int:
-    if not text.isdigit() or int(text) < least:
-        raise ValueError(f"{name}={text}; give a whole number of samples of at least {least}")
-    return int(text)
 
 
 def _write_csv(

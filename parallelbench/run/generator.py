@@ -13,11 +13,10 @@ from decoders.compose import check_is_decoder
 from decoders.generate import describe, encode
 from decoders.loop import OnStep, check_parts
 from decoders.state import check_lengths
-from decoders.stop import check_is_stop_rule
-from decoders.types import Shape
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
+from knobs import Count, Knobs
 from parallelbench.records.trace import Step
 from parallelbench.run.recorder import StepRecorder
 
@@ -25,11 +24,11 @@ Messages = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Knobs):
     """A chat prompt and how many tokens its answer may take."""
 
     messages: Messages
-    gen_len: int
+    gen_len: Count
 
 
 @runtime_checkable
@@ -111,7 +110,7 @@ def lacks(model: object, protocol: type) -> str:
 
 
 @dataclass(frozen=True)
-class DiffusionGenerator:
+class DiffusionGenerator(Knobs):
     """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block). Checks at
     construction that model, decoder and cache fit."""
 
@@ -119,13 +118,12 @@ class DiffusionGenerator:
     decoder: Decoder
     cache: CacheStrategy
     stop: StopRule
-    block_len: int | None = None
+    block_len: Count | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_parts(self.model, self.decoder, self.cache)
-        check_is_stop_rule(self.stop)
-        self.decoder.init(Shape(1, 1, self.model.vocab_size, self.model.device))  # parts may refuse a vocabulary
 
     def prompt_len(self, request: Request) -> int:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from knobs import Count, Number, check
 from parallelbench.run.generator import Generator, Request, Traceable
 from parallelbench.tasks import Sample, Task
 
@@ -38,33 +39,48 @@ def prepare(
     generator: Generator,
     tasks: Sequence[Task],
     *,
-    limit: int,
+    limit: Count,
     seed: int,
-    batch_size: int,
-    gen_len: int | None,
+    batch_size: Count,
+    gen_len: Count | None,
     config: Mapping[str, Any],
     choices: Mapping[str, str],
     facts: Mapping[str, Any] = MappingProxyType({}),
-    traces: int = 0,
+    traces: Number = 0,
 ) -> Job:
     """Draws the samples and sorts them into batches, by task and then by prompt length. traces: how many samples of a
     task to save the steps of, its first ones.
 
     Raises ValueError for sizes below 1, a benchmark seed out of range, an empty prompt or steps that nobody tells.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}; give at least 1")
-    if traces < 0:
-        raise ValueError(f"traces={traces}; give 0 or more samples per task")
+    check(prepare, limit=limit, seed=seed, batch_size=batch_size, gen_len=gen_len, traces=traces)
     if traces and not isinstance(generator, Traceable):
         raise ValueError(f"traces={traces}, but the loop of this decoder does not tell its steps; use traces=0")
     batches, traced = [], set()
     for task in tasks:
         samples = task.samples(limit, seed)
+        check_task(task, samples)
         traced |= {sample.id for sample in samples[:traces]}
         samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
     return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len, facts, traced)
+
+
+def check_task(task: Task, samples: Sequence[Sample]) -> None:
+    """Raises ValueError unless these are samples, and the task can score the target of the first as records need it."""
+    check(check_task, samples=samples)
+    if not samples:
+        raise ValueError(f"task {task.name!r} gave no samples; let samples() return at least one")
+    try:
+        scores = task.score(samples[0], samples[0].target)
+        wrong = [f"{name}={value!r}" for name, value in scores.items() if not 0 <= value <= 1]
+        wrong += [f"no {name}" for name in ("score", "score_strict") if name not in scores]
+    except Exception as error:  # a task of the user's may fail in any way
+        raise ValueError(f"task {task.name!r} cannot score its own target: {type(error).__name__}: {error}") from error
+    if wrong:
+        raise ValueError(
+            f"task {task.name!r} scores its own target with {wrong[0]}; give score, score_strict and others in [0, 1]"
+        )
 
 
 def _request(sample: Sample, gen_len: int | None) -> Request:

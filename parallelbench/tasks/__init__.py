@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from knobs import Knobs
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, train_draw
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
-from parallelbench.tasks.text.grammar import HARPER, Grammar, grammar_backend
+from parallelbench.tasks.text.grammar import HARPER, Grammar, check_grammar, grammar_backend
 from parallelbench.tasks.text.measures import BertScore
 from parallelbench.tasks.text.source import LEVELS
 from parallelbench.tasks.text.tasks import Paraphrase, Summary, WordsToSentence
@@ -27,7 +28,7 @@ def text_tasks(
 
 
 @dataclass(frozen=True)
-class Suite:
+class Suite(Knobs):
     """What a run measures: built-in tasks by name, or any Task objects.
 
     lengths: the waiting line's list lengths. grammar: what checks the text tasks, harper, languagetool, link_grammar or
@@ -43,6 +44,7 @@ class Suite:
     def build(self) -> list[Task]:
         """The tasks in order. Raises ValueError for an unknown name, a repeated task, an empty suite, or a text task
         whose grammar backend or BERTScore model is not there."""
+        check_grammar(self.grammar)
         known: dict[str, Task] = {**builtin_tasks(self.lengths), **text_tasks()}
         for task in self.tasks:
             if isinstance(task, str) and task not in known:

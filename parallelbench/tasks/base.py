@@ -9,14 +9,17 @@ import random
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+from knobs import Count, In, Knobs, check
 
 TRAIN_SEED_MIN = 2**31  # benchmark seeds are below, training seeds at or above
 HELD_OUT_BUCKETS = 16  # one prompt in 16 is the benchmark's
+Seed = Annotated[int, In(f"[0, {TRAIN_SEED_MIN})", "larger seeds belong to training")]  # of the benchmark
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(Knobs):
     """One benchmark instance.
 
     `data` is all that the scorer needs (JSON values only); `target` is one correct answer, the only one for
@@ -28,7 +31,7 @@ class Sample:
     messages: Sequence[Mapping[str, str]]
     data: Mapping[str, Any]
     target: str
-    gen_len: int = 64
+    gen_len: Count = 64
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,9 @@ def is_held_out(prompt: str) -> bool:
     return zlib.crc32(prompt.encode()) % HELD_OUT_BUCKETS == 0
 
 
-def bench_samples(task: Drawable, limit: int, seed: int) -> list[Sample]:
+def bench_samples(task: Drawable, limit: Count, seed: Seed) -> list[Sample]:
     """The first `limit` benchmark samples of a seed; a longer list starts with the shorter one."""
-    if not 0 <= seed < TRAIN_SEED_MIN:
-        raise ValueError(f"benchmark seed {seed} is outside [0, {TRAIN_SEED_MIN}); larger seeds belong to training")
-    if limit < 1:
-        raise ValueError(f"limit={limit} samples per task; give at least 1")
+    check(bench_samples, limit=limit, seed=seed)
     samples = []
     for index in range(limit):
         rng = random.Random(f"{task.name}/{seed}/{index}")

@@ -6,17 +6,19 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from knobs import Count, Knobs
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.rows import Row, draw_rows
 
 GSM8K_PROMPT = (
     "{question}\n\nWork it out step by step. End with a line `#### N`, where N is the answer as a number alone."
 )
+READ = 4000  # characters of a completion's end that math-verify, which is quadratic, is given
 MATH_PROMPT = "{problem}\n\nWork it out step by step. Put the final answer, and nothing else, into \\boxed{{}}."
 
 
 @dataclass(frozen=True)
-class Gsm8k:
+class Gsm8k(Knobs):
     """Grade-school mathematics: rows with `question`, and `answer` that ends in `#### N`.
 
     source: a JSONL file or a data set, see `draw_rows`.
@@ -25,7 +27,7 @@ class Gsm8k:
     source: str = "openai/gsm8k"
     subset: str | None = "main"
     split: str = "test"
-    gen_len: int = 256
+    gen_len: Count = 256
     name: str = "gsm8k"
     version: str = "1"
 
@@ -53,7 +55,7 @@ class Gsm8k:
 
 
 @dataclass(frozen=True)
-class Math:
+class Math(Knobs):
     """Competition mathematics: rows with `problem`, and `answer` or a `solution` with a \\boxed answer. Needs
     math-verify, which decides whether two LaTeX answers are the same.
 
@@ -63,7 +65,7 @@ class Math:
     source: str = "HuggingFaceH4/MATH-500"
     subset: str | None = None
     split: str = "test"
-    gen_len: int = 512
+    gen_len: Count = 512
     name: str = "math500"
     version: str = "1"
 
@@ -113,19 +115,19 @@ def _fraction(number: str) -> Fraction | None:
 
 def read_boxed(text: str) -> str | None:
     """Content of the last complete \\boxed{}, braces within it balanced."""
-    for start in reversed([match.end() for match in re.finditer(r"\\f?boxed\s*\{", text)]):
-        depth = 1
-        for end in range(start, len(text)):
-            escaped = text[end - 1] == "\\"
-            depth += 0 if escaped else (text[end] == "{") - (text[end] == "}")
-            if depth == 0:
-                return text[start:end].strip()
-    return None
+    starts = {match.end() for match in re.finditer(r"\\f?boxed\s*\{", text)}
+    open_, last = [], slice(0, 0)  # once through the text, whatever is nested in what
+    for brace in re.finditer(r"(?<!\\)[{}]", text):
+        if brace[0] == "{":
+            open_.append(brace.end())
+        elif open_ and (start := open_.pop()) in starts and start > last.start:
+            last = slice(start, brace.start())
+    return text[last].strip() if last.start else None
 
 
 def is_same(target: str, completion: str) -> bool:
-    """Whether the answer found in a completion is mathematically the target. A comparison that takes longer than five
-    seconds counts as no. Raises ValueError where math-verify is not installed."""
+    """Whether the answer found in the end of a completion is mathematically the target. A comparison that takes longer
+    than five seconds counts as no. Raises ValueError where math-verify is not installed."""
     try:
         from math_verify import parse, verify  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -134,4 +136,4 @@ def is_same(target: str, completion: str) -> bool:
             "pip install 'dllm-parallelbench[eval]'"
         ) from error
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # a sample that is wrong is no warning
-    return bool(verify(parse(target), parse(completion)))
+    return bool(verify(parse(target), parse(completion[-READ:])))

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from knobs import Count, Knobs
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.mathematics import is_same, read_number
 from parallelbench.tasks.rows import Row, draw_rows
 
 
 @dataclass(frozen=True)
-class Prompts:
+class Prompts(Knobs):
     """Rows with a prompt, and an answer where there is something to check.
 
     source, subset, split: a JSONL file or a data set, see `draw_rows`.
@@ -24,13 +25,12 @@ class Prompts:
     prompt: str = "prompt"
     answer: str | None = None
     check: Literal["never_mind", "same", "number", "math"] = "never_mind"
-    gen_len: int = 128
+    gen_len: Count = 128
     name: str = "prompts"
     version: str = "1"
 
     def __post_init__(self) -> None:
-        if self.check not in ("never_mind", "same", "number", "math"):
-            raise ValueError(f"check={self.check!r}; choose never_mind, same, number or math")
+        super().__post_init__()
         if self.check != "never_mind" and self.answer is None:
             raise ValueError(f"check={self.check} needs right answers; name their column with answer=")
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
+from typing import Annotated
 
+from knobs import In, Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 
 LATIN_TEMPLATE = (
@@ -24,7 +26,7 @@ SUDOKU_TEMPLATE = (
 
 
 @dataclass(frozen=True)
-class LatinSquare:
+class LatinSquare(Knobs):
     """Write any 4x4 Latin square over four given symbols, as CSV."""
 
     name: str = "puzzle/latin_square_n4"
@@ -57,16 +59,12 @@ class LatinSquare:
 
 
 @dataclass(frozen=True)
-class Sudoku:
+class Sudoku(Knobs):
     """Complete a 4x4 Sudoku with `holes` empty cells and exactly one solution."""
 
-    holes: int = 4
+    holes: Annotated[int, In("[1, 10]", "empty cells")] = 4
     name: str = "puzzle/sudoku_n4"
     version: str = "1"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.holes <= 10:
-            raise ValueError(f"holes={self.holes}: a 4x4 Sudoku here has 1 to 10 empty cells")
 
     def draw(self, rng: random.Random, index: int) -> Draw:
         grid = rng.choice(sudoku_grids())

@@ -3,11 +3,13 @@
 import gzip
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from knobs import Count, check
 from parallelbench.tasks.base import Sample
 
 
@@ -38,6 +40,8 @@ class Row:
             if name in self.values:
                 if not isinstance(self.values[name], str):
                     raise ValueError(f"{self.where}: {name!r} is {self.values[name]!r}, not a text")
+                if re.search("[\ud800-\udfff]", self.values[name]):
+                    raise ValueError(f"{self.where}: {name!r} holds half a character (a lone surrogate); mend the text")
                 return self.values[name]
         raise ValueError(f"{self.where}: no field {' or '.join(map(repr, names))}; it has {', '.join(self.values)}")
 
@@ -49,15 +53,14 @@ class Row:
         return value
 
 
-def draw_rows(source: str, subset: str | None, split: str, limit: int, seed: int) -> list[Row]:
+def draw_rows(source: str, subset: str | None, split: str, limit: Count, seed: int) -> list[Row]:
     """`limit` rows in an order given by the seed, or all where there are fewer; a longer list starts with the shorter
     one.
 
     source: a .jsonl or .jsonl.gz file, or a folder or hub id for `datasets.load_dataset`, of which `subset` and `split`
     are read. Raises ValueError when it cannot be read.
     """
-    if limit < 1:
-        raise ValueError(f"limit={limit} samples per task; give at least 1")
+    check(draw_rows, limit=limit, seed=seed)
     rows = _read_file(Path(source)) if is_file(source) else _read_dataset(source, subset, split)
     if not rows:
         raise ValueError(f"{source} holds no rows; give another source")
@@ -82,7 +85,7 @@ def _read_file(path: Path) -> list[Row]:
                     continue
                 try:
                     values = json.loads(line)
-                except json.JSONDecodeError as error:
+                except (json.JSONDecodeError, RecursionError) as error:  # nested too deep
                     raise ValueError(f"{where}: not JSON ({error}); write one object per line") from error
                 if not isinstance(values, dict):
                     raise ValueError(f"{where}: {line.strip()[:40]!r} is not an object")

@@ -12,10 +12,12 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from knobs import In, Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 
@@ -35,21 +37,23 @@ TEMPLATES = {
     "replace_random": "{people}" + _DESK + 'Let "{person}" take the place of one person of your choice.' + _ONLY,
 }
 OPERATIONS = tuple(TEMPLATES)
+People = Annotated[int, In("[2, 20]", "people in a waiting line")]
 
 
 @dataclass(frozen=True)
-class WaitingLine:
+class WaitingLine(Knobs):
     """One operation on lists of `lengths` people (sample i has lengths[i % len(lengths)])."""
 
     operation: str
-    lengths: Sequence[int] = (3, 4, 5, 6)
+    lengths: Sequence[People] = (3, 4, 5, 6)
     version: str = "1"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.operation not in TEMPLATES:
             raise ValueError(f"unknown operation {self.operation!r}; choose one of {', '.join(TEMPLATES)}")
-        if not self.lengths or not all(2 <= n <= 20 for n in self.lengths):
-            raise ValueError(f"lengths={list(self.lengths)}: a waiting line has 2 to 20 people")
+        if not self.lengths:
+            raise ValueError("lengths=[] of WaitingLine; give at least one number of people")
 
     @property
     def name(self) -> str:

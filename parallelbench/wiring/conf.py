@@ -46,6 +46,6 @@ def in_one_sentence() -> Iterator[None]:
 
 def sentence(error: Exception) -> str:
     """What went wrong, in one line. Where Hydra only passes on a message of ours, that message."""
-    while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | HydraException):
+    while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | TypeError | HydraException):
         error = error.__cause__
     return " ".join(str(error).split("Config search path")[0].split())

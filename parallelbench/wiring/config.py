@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from knobs import Count, Knobs, Number
 from parallelbench.records.facts import knobs_of
 from parallelbench.records.record import config_hash
 from parallelbench.report.sinks import Sinks
@@ -20,7 +21,7 @@ from parallelbench.run.job import Job, prepare
 from parallelbench.run.processes import ALONE, Processes
 from parallelbench.run.resume import open_job
 from parallelbench.stats.table import run_table
-from parallelbench.tasks.base import Published
+from parallelbench.tasks.base import Published, Seed
 from parallelbench.wiring.conf import GROUPS, in_one_sentence, make_part, resolved, sentence
 
 
@@ -34,6 +35,19 @@ class Outcome:
     sinks: Sinks = field(default_factory=dict)
     refused: str = ""
     died: str = ""
+
+
+@dataclass(frozen=True)
+class Settings(Knobs):
+    """The plain keys of conf/run.yaml. null: each sample's own budget, the whole response, a folder by its config."""
+
+    limit: Count
+    seed: Seed
+    batch_size: Count
+    gen_length: Count | None
+    block_length: Count | None
+    traces: Number
+    out_dir: str | None
 
 
 def decode_config(
@@ -78,10 +92,7 @@ def build_sinks(config: DictConfig) -> Sinks:
 
 def build_generator(config: DictConfig) -> Generator:
     """The generator that a config describes. Raises ValueError, or Hydra's errors, for what is wrong with it."""
-    for key in ("limit", "seed", "batch_size", "gen_length", "block_length", "traces"):
-        optional = key.endswith("_length")  # null: each sample's own budget, the whole response
-        if not isinstance(config[key], int) and not (optional and config[key] is None):
-            raise ValueError(f"{key}={config[key]} is not a whole number")
+    Settings(**{str(key): config[key] for key in config if key in Settings.__annotations__})
     return make_generator(
         _model(OmegaConf.to_yaml(config.model, resolve=True)),
         make_part(config.decoder),

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
+from knobs import Count, check
 from parallelbench.wiring.config import Outcome, decode_config
 from parallelbench.wiring.pool import Died, Report, devices, run_jobs
 
@@ -30,7 +31,8 @@ class LocalLauncher(Launcher):
     """workers: jobs at a time; null: one per visible GPU, or one per CPU core. Its task function has a method
     `finish(Outcome)`, which is given how each job ended."""
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: Count | None = None) -> None:
+        check(LocalLauncher.__init__, workers=workers)
         self.workers = workers
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:

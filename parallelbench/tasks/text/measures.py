@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from knobs import Count, Knobs
+
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
 FUNCTION_WORDS = frozenset(
@@ -86,7 +88,7 @@ def novelty(prediction: str, source: str) -> float:
 
 
 @dataclass(frozen=True)
-class BertScore:
+class BertScore(Knobs):
     """BERTScore F1 (arXiv 1904.09675) with a model at `path`, without idf weights and rescaling.
 
     layer: hidden layer to compare; None takes the one tuned for the model's name (17 for roberta-large, which the
@@ -94,7 +96,7 @@ class BertScore:
     """
 
     path: str
-    layer: int | None = None
+    layer: Count | None = None
 
     @property
     def version(self) -> str:

@@ -10,6 +10,7 @@ doubled. An empty answer gets 0 everywhere.
 import random
 from dataclasses import dataclass
 
+from knobs import Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples
 from parallelbench.tasks.text.grammar import HARPER, Grammar
 from parallelbench.tasks.text.measures import (
@@ -34,7 +35,7 @@ _SUMMARY = "{text}\nSummarize this conversation in one or two sentences. Answer 
 
 
 @dataclass(frozen=True)
-class WordsToSentence:
+class WordsToSentence(Knobs):
     """Write a sentence with four words: of one everyday scene (easy), loosely related (medium), unrelated and partly
     abstract (hard)."""
 
@@ -42,6 +43,7 @@ class WordsToSentence:
     grammar: Grammar = HARPER
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.level not in LEVELS:
             raise ValueError(f"unknown level {self.level!r}; choose one of {', '.join(LEVELS)}")
 
@@ -80,7 +82,7 @@ class WordsToSentence:
 
 
 @dataclass(frozen=True)
-class Paraphrase:
+class Paraphrase(Knobs):
     """Say a sentence in other words."""
 
     grammar: Grammar = HARPER
@@ -123,7 +125,7 @@ class Paraphrase:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Knobs):
     """Sum up a short conversation."""
 
     grammar: Grammar = HARPER

@@ -1,0 +1,168 @@
+"""What a value may be, declared where it is declared and checked when it is given.
+
+A dataclass that derives from `Knobs` refuses at construction what the annotations of its fields do not allow, and a
+function asks `check` about its arguments. `int` takes no fraction and no bool, `float` neither NaN nor infinity nor
+what is beyond a million, `Literal` one of its values, a class its instances; `Annotated[float, In("(0, 1]")]` an
+interval. Annotations of other kinds (callables, protocols that exist for type checkers alone) allow everything.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+SHOWN = 80  # characters of a refused value
+
+
+@dataclass(frozen=True)
+class In:
+    """The numbers of an interval in the notation of mathematics, such as "[0, 1)". why: what a refusal adds in
+    brackets."""
+
+    interval: str
+    why: str = ""
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        low, high = map(float, self.interval[1:-1].split(","))
+        return low, high
+
+    def __contains__(self, number: float) -> bool:
+        low, high = self.ends
+        begins = number > low if self.interval[0] == "(" else number >= low
+        return begins and (number < high if self.interval[-1] == ")" else number <= high)
+
+    def __str__(self) -> str:
+        return f"in {self.interval}" + (f" ({self.why})" if self.why else "")
+
+
+Share = Annotated[float, In("[0, 1]")]
+Weight = Annotated[float, In("[0, 1e6]")]
+Positive = Annotated[float, In("(0, 1e6]")]
+Scale = Annotated[float, In("[1e-6, 1e6]")]  # to divide by
+Count = Annotated[int, In("[1, 1e6]")]
+Number = Annotated[int, In("[0, 1e6]")]
+
+REASONABLE = {int: In("[-9e18, 9e18]"), float: In("[-1e6, 1e6]")}  # tensors hold them, and float32 a float's square
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
+
+
+class WrongType(TypeError, ValueError):
+    """A value of another type than the declared one. As every mistake of a user's it is a ValueError too."""
+
+
+class Knobs:
+    """Base of frozen dataclasses whose fields are checked at construction."""
+
+    def __post_init__(self) -> None:
+        given = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
+        check(type(self), **{name: vars(self)[name] for name in given})
+
+
+def check(of: type | Callable[..., Any], **values: Any) -> None:
+    """Raises ValueError, or WrongType, for the first of these fields of a class, or arguments of a function, that its
+    annotations do not allow."""
+    kinds = _kinds(of)
+    for name, value in values.items():
+        fault = _fault(value, kinds.get(name, Any))
+        if fault is not None:
+            owner = of.__qualname__.removesuffix(".__init__")
+            raise fault.error(f"{name}{fault.where}={_shown(fault.value)} of {owner}; give {_wanted(fault.kind)}")
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """What does not fit. where: in which place of a list or mapping; empty for the value as a whole."""
+
+    value: Any
+    kind: Any
+    error: type[ValueError] = WrongType
+    where: str = ""
+
+
+@cache
+def _kinds(of: type | Callable[..., Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(of, include_extras=True)
+    except NameError:  # a name that is there for type checkers alone
+        return {}
+
+
+def _fault(value: Any, kind: Any) -> _Fault | None:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        fault = _fault(value, inner[0])
+        within = fault is not None or all(value in limit for limit in inner[1:])
+        return None if fault is None and within else _Fault(value, kind, fault.error if fault else ValueError)
+    if origin in (Union, UnionType):
+        return _of_union(value, kind)
+    if origin is Literal:
+        right = [one for one in inner if type(one) is type(value)]
+        return None if value in right else _Fault(value, kind, ValueError if right else WrongType)
+    if origin in (Sequence, list, tuple):
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            return _Fault(value, kind)
+        return _first((f"[{i}]", _fault(one, inner[0])) for i, one in enumerate(value))
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            return _Fault(value, kind)
+        return _first((f"[{key!r}]", _fault(one, inner[1])) for key, one in value.items())
+    if kind in REASONABLE:
+        if not isinstance(value, int | kind) or isinstance(value, bool):
+            return _Fault(value, kind)
+        return None if value in REASONABLE[kind] else _Fault(value, kind, ValueError)
+    return None if not _is_told(kind) or isinstance(value, kind) else _Fault(value, kind)
+
+
+def _of_union(value: Any, kind: Any) -> _Fault | None:
+    faults = [_fault(value, one) for one in get_args(kind)]
+    found = [fault for fault in faults if fault is not None]
+    if len(found) < len(faults):
+        return None
+    inside = [fault for fault in found if fault.where]  # a list, as it should be, of something wrong
+    wrong = any(fault.error is ValueError for fault in found)
+    return inside[0] if inside else _Fault(value, kind, ValueError if wrong else WrongType)
+
+
+def _first(parts: Iterable[tuple[str, _Fault | None]]) -> _Fault | None:
+    for where, fault in parts:
+        if fault is not None:
+            return _Fault(fault.value, fault.kind, fault.error, where + fault.where)
+    return None
+
+
+def _is_told(kind: Any) -> bool:
+    """Whether an object's class can be compared with it."""
+    if kind is Any or not isinstance(kind, type):
+        return False
+    told = vars(kind)
+    return not told.get("_is_protocol") or bool(told.get("_is_runtime_protocol"))
+
+
+def _wanted(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return f"{WORDS[inner[0]]} {' '.join(map(str, inner[1:]))}"
+    if origin in (Union, UnionType):
+        return " or ".join(map(_wanted, inner))
+    if origin is Literal:
+        return " or ".join(map(str, inner))
+    if origin is not None:
+        return "a mapping" if origin is Mapping else "a list"
+    if kind in REASONABLE:
+        return f"{WORDS[kind]} {REASONABLE[kind]}"
+    if kind in WORDS:
+        return WORDS[kind]
+    bases = [base for base in kind.__mro__ if vars(base).get("_is_protocol")]
+    needed = sorted({name for base in bases for name in vars(base) if not name.startswith("_")})
+    if needed and kind in bases:
+        return f"an object with {', '.join(needed)}"
+    return f"an object whose class derives from {kind.__module__.split('.')[0]}.{kind.__name__}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python writes out no number of so many digits
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
