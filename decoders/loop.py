@@ -25,13 +25,27 @@ OnStep = Callable[[DecodeState, View, Update], None]  # the view's logits may be
 
 
 @dataclass(frozen=True)
+class Drafted:
+    """Drafts that one forward verified.
+
+    forward: its number from 0. tokens: the drafts. accepted: how many of them were written, from the first. tied: the
+    verifier's likeliest tokens behind those were too close to tell, so that the next forward looks at them again.
+    """
+
+    forward: int
+    tokens: list[int]
+    accepted: int
+    tied: bool = False
+
+
+@dataclass(frozen=True)
 class DecodedRow:
     """One decoded prompt.
 
     token_ids: the response up to and without its first EOS behind its last fixed token. committed_at: the forward
     (from 0) that wrote each response column, -1 where none did. nfe: forwards of this row. queried: columns recomputed
     for it, summed over its forwards. stopped_by: "eos" (a stop rule ended it), "length" (its whole canvas was filled)
-    or "max_steps".
+    or "max_steps". drafts: those that were verified, none for decoders that make none.
     """
 
     token_ids: list[int]
@@ -39,6 +53,7 @@ class DecodedRow:
     nfe: int
     queried: int
     stopped_by: str
+    drafts: Sequence[Drafted] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -92,7 +107,7 @@ def decode(
     wanted = responses(model.spec, len(prompts), gen_len, templates, block_len)
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"max_steps={max_steps}; a row needs at least one forward")
-    seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
+    seeds = row_seeds(seed, prompts)
     budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
     state = DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device))
     if decoder.needs_reference and reference is None:
@@ -131,6 +146,11 @@ def decode(
             on_step(state, view, update)
         del view, update  # they hold the logits
     return _results(state)
+
+
+def row_seeds(seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """What each row's randomness is made of."""
+    return [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
 
 
 def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None:
