@@ -127,7 +127,7 @@ def decode(
             plans = list(cache.plan(progress, model.spec))
             if all(plan.want is None for plan in plans):
                 logits = None  # free the last step's before the forward
-            logits = _forward_windows(model, state, kv, plans, logits, stop.looks == "query")
+            logits = forward_windows(model, state, kv, plans, logits, stop.looks == "query")
         if memory is None:
             batch, window, vocab = logits.shape
             memory = decoder.init(Shape(batch, window, vocab, logits.device))
@@ -145,7 +145,7 @@ def decode(
         if on_step is not None:
             on_step(state, view, update)
         del view, update  # they hold the logits
-    return _results(state)
+    return results(state)
 
 
 def row_seeds(seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:
@@ -167,7 +167,7 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
         )
 
 
-def _forward_windows(
+def forward_windows(
     model: Denoiser, state: DecodeState, kv: Any, plans: Iterable[Plan], before: Tensor | None, look_ahead: bool
 ) -> Float[Tensor, "B W V"]:
     """Logits for every row's window; counts NFE and queried columns. Columns that no plan wants keep their logits in
@@ -207,7 +207,7 @@ def _forward_with_shadow(
     return logits, Logits(shadow).prob(state.canvas.gather(1, columns))
 
 
-def _results(state: DecodeState) -> list[DecodedRow]:
+def results(state: DecodeState) -> list[DecodedRow]:
     offsets = torch.arange(int(state.gen_len.max()), device=state.canvas.device)
     response = (state.prompt_len[:, None] + offsets).clamp(max=state.canvas.shape[1] - 1)
     tokens = state.canvas.gather(1, response)

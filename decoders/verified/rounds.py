@@ -175,7 +175,7 @@ class _Rounds:
             committed = self.committed_at[row, prompt_len:end].tolist()
             tokens, stopped_by = (tokens[:-1], "eos") if ended else (tokens, "length")
             nfe, queried = int(self.nfe[row]), int(self.queried[row])
-            rows.append(DecodedRow(tokens, committed, nfe, queried, stopped_by, self.log[row]))
+            rows.append(DecodedRow(tokens, committed, nfe, queried, stopped_by, tuple(self.log[row])))
         return rows
 
     def _noise(self, rows: Int[Tensor, " R"]) -> Noise:

@@ -4,17 +4,19 @@ Greedy text is that of decoder=ar. Costs count the forwards that verify and thos
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from decoders import LookupDrafts, MaskDrafts, ModelDrafts, Sampling, StopRule, Verified
+from decoders import Decoder, FixedK, LookupDrafts, MaskDrafts, ModelDrafts, Sampling, StopRule, Verified
 from decoders.loop import row_seeds
+from decoders.verified.ahead import check_ahead, decode_ahead
 from decoders.verified.rounds import verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream, load_causal
 from dllm.model import DiffusionLM
-from dllm.protocols import LanguageModel
+from dllm.protocols import DenoisingLM, LanguageModel
 from parallelbench.methods.autoregressive import CausalGenerator, check_causal
-from parallelbench.run.generator import Generator
+from parallelbench.run.generator import DiffusionGenerator, Generator
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,29 @@ class LinearSpec:
         how = Verified(ModelDrafts(model, 8 if self.masks is None else self.masks), sampling)
         verifier = load_causal(self.verifier, device=model.device, dtype=model.dtype)
         return _generator("decoder=linear_spec", verifier, how, cache, stop, seed, model)
+
+
+@dataclass(frozen=True)
+class FreeDave:
+    """The tokens of decoder=fixed (k=1) in fewer forwards, for diffusion models: a forward looks at `states` states of
+    a row at once, those that the one before expects after none, one, two, ... more tokens, and goes on from the last
+    that the model itself would have reached.
+
+    confidence: the order, as in `Decoder`. Costs `states` times the columns.
+    """
+
+    states: int = 4
+    confidence: Literal["prob", "margin", "entropy", "left_to_right"] = "prob"
+
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        if not isinstance(model, DenoisingLM):
+            raise ValueError(f"decoder=freedave needs a diffusion model, and {model.name!r} is none; use model=tiny")
+        decoder = Decoder(FixedK(1), confidence=self.confidence)
+        check_ahead(model, decoder, cache, stop, self.states)
+        loop = partial(decode_ahead, states=self.states)
+        return DiffusionGenerator(model, decoder, cache, stop, block_len, seed, loop)
 
 
 def _generator(
