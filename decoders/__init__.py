@@ -3,7 +3,7 @@
 from decoders.compose import Decoder
 from decoders.credit import Credit
 from decoders.filters import BanEos, Temperature, TopK, TopP
-from decoders.generate import Generation, generate
+from decoders.generate import Generation, generate, generate_verified
 from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.remask import (
     ConfidenceDrop,
@@ -29,3 +29,6 @@ from decoders.slowfast import SlowFast
 from decoders.soft import Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
 from decoders.types import CommitRule, LogitTransform, Rescore, Revise, SoftStep
+from decoders.verified.accept import Sampling
+from decoders.verified.drafters import Drafter, LookupDrafts, MaskDrafts, ModelDrafts
+from decoders.verified.rounds import Verified

@@ -8,11 +8,13 @@ from typing import cast
 from tqdm import tqdm
 
 from decoders.compose import Decoder, check_is_decoder
-from decoders.loop import NO_CACHE, DecodedRow, decode
+from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode, row_seeds
 from decoders.rules.basic import Threshold
 from decoders.state import responses
 from decoders.stop import StopRule, StrictEos
+from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
+from dllm.causal import CausalStream
 from dllm.protocols import DenoisingLM, LanguageModel, Text
 from knobs import Count, Number, check
 
@@ -32,6 +34,7 @@ class Generation:
     tokens_per_forward: float
     stopped_by: str
     committed_at: list[int]
+    drafts: Sequence[Drafted] = ()
 
 
 def generate(
@@ -96,6 +99,30 @@ def generate(
     return list(describe(model, rows))
 
 
+def generate_verified(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    *,
+    how: Verified,
+    gen_len: int = 32,
+    batch_size: int = 16,
+    seed: int = 0,
+) -> list[Generation]:
+    """Decodes up to `gen_len` tokens behind each prompt with drafts that the model's causal mode verifies: greedy texts
+    are those of one token per forward, sampled ones are distributed as its samples.
+
+    For example `generate_verified(model, ["Hello"], how=Verified(MaskDrafts()))`. model: an autoregressive one, or a
+    diffusion model whose settled columns are causal. Raises ValueError for a model without a causal mode, a drafter
+    that does not fit it, and an empty prompt.
+    """
+    stream, rows = CausalStream(model), list[DecodedRow]()
+    ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
+    for first in range(0, len(ids), batch_size):
+        batch = ids[first : first + batch_size]
+        rows += verify(stream, how, batch, [gen_len] * len(batch), row_seeds(seed, batch))
+    return list(describe(model, rows))
+
+
 def encode(model: LanguageModel, prompt: Prompt, index: int = 0) -> list[int]:
     """Token ids of a prompt. Raises ValueError when it is empty or the model cannot read it."""
     is_text = isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], Mapping))
@@ -130,4 +157,5 @@ def describe(model: LanguageModel, rows: Sequence[DecodedRow]) -> Iterator[Gener
             row.tokens_per_forward,
             row.stopped_by,
             row.committed_at,
+            row.drafts,
         )

@@ -29,7 +29,7 @@ class Logits:
         cls,
         batch: int,
         width: int,
-        pieces: Sequence[tuple[Int[Tensor, " R"], Int[Tensor, "R F"], Float[Tensor, "R F V"]]],
+        pieces: Sequence[tuple[Int[Tensor, " _R"], Int[Tensor, "_R _F"], Float[Tensor, "_R _F V"]]],
     ) -> "Logits":
         """Logits of some positions of `batch` windows of `width`: each piece has rows, their positions (one may come
         twice), and the logits there."""

@@ -27,6 +27,20 @@ OnStep = Callable[[DecodeState, View, Update], None]  # its view has the logits 
 
 
 @dataclass(frozen=True)
+class Drafted:
+    """Drafts that one forward verified.
+
+    forward: its number from 0. tokens: the drafts. accepted: how many of them were written, from the first. tied: the
+    verifier's likeliest tokens behind those were too close to tell, so that the next forward looks at them again.
+    """
+
+    forward: int
+    tokens: list[int]
+    accepted: int
+    tied: bool = False
+
+
+@dataclass(frozen=True)
 class DecodedRow:
     """One decoded prompt.
 
@@ -35,6 +49,7 @@ class DecodedRow:
     nfe: forwards of this row.
     queried: columns that these forwards computed.
     stopped_by: "eos" (a stop rule ended it), "length" (its canvas was filled) or "max_steps".
+    drafts: those that were verified. None for decoders that make none.
     """
 
     token_ids: list[int]
@@ -42,6 +57,7 @@ class DecodedRow:
     nfe: int
     queried: int
     stopped_by: str
+    drafts: Sequence[Drafted] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -107,7 +123,7 @@ def decode(
         raise ValueError(f"reference has {len(reference)} rows for {len(prompts)} prompts; give one for each")
     if reference is not None and not all(len(r) <= len(w) for r, w in zip(reference, wanted, strict=True)):
         raise ValueError("a row of reference is longer than its response; cut it to gen_len")
-    seeds = [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
+    seeds = row_seeds(seed, prompts)
     budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
     state = DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device))
     if decoder.needs_reference and reference is None:
@@ -125,12 +141,11 @@ def decode(
             assert isinstance(model, ShadowDenoiser), "check_parts refuses others"
             logits, shadow = _forward_with_shadow(model, state)
         else:
-            questions = [_Question.of(plan, progress, whole) for plan in cache.plan(progress, model.spec)]
-            questions = [question.to(state.canvas.device) for question in questions]
+            questions = ask(cache.plan(progress, model.spec), progress, whole, state.canvas.device)
             plans = [question.plan for question in questions]
             if all(question.kept is None for question in questions):
                 logits = None  # free the last step's before the forward
-            logits = _forward_windows(model, state, kv, questions, logits, stop.looks == "query")
+            logits = forward_windows(model, state, kv, questions, logits, stop.looks == "query")
         if memory is None:
             batch, window, vocab = logits.shape
             memory = decoder.init(Shape(batch, window, vocab, logits.device))
@@ -148,7 +163,12 @@ def decode(
         if on_step is not None:
             on_step(state, view, update)
         del view, update  # they hold the logits
-    return _results(state)
+    return results(state)
+
+
+def row_seeds(seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """What each row's randomness is made of."""
+    return [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
 
 
 def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None:
@@ -177,7 +197,7 @@ def _check_ids(model: Denoiser, what: str, rows: Sequence[Sequence[int]]) -> Non
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """What a plan's forward is asked for.
 
     want: columns whose logits it gives, `[R, F]`; a shorter row repeats its last one. complete: they are all columns of
@@ -192,7 +212,7 @@ class _Question:
     kept: Int[Tensor, "K G"] | None = None
 
     @classmethod
-    def of(cls, plan: Plan, progress: Progress, whole: bool) -> "_Question":
+    def of(cls, plan: Plan, progress: Progress, whole: bool) -> "Question":
         """whole: asks for all of the window, also what is decided."""
         if plan.only:
             assert plan.want is not None
@@ -213,17 +233,22 @@ class _Question:
             return cls(plan, want)
         return cls(plan, want, False, torch.from_numpy(rows[some]), torch.from_numpy(pack(kept[some])))
 
-    def to(self, device: torch.device) -> "_Question":
+    def to(self, device: torch.device) -> "Question":
         rows, kept = (None if t is None else t.to(device, non_blocking=True) for t in (self.rows, self.kept))
         want = self.want.to(device, non_blocking=True)
         return replace(self, plan=self.plan.to(device), want=want, rows=rows, kept=kept)
 
 
-def _forward_windows(
+def ask(plans: Iterable[Plan], progress: Progress, whole: bool, device: torch.device) -> list[Question]:
+    """The questions of a step, on the device. All are made before its first forward. whole: see `Question.of`."""
+    return [Question.of(plan, progress, whole).to(device) for plan in plans]
+
+
+def forward_windows(
     model: Denoiser,
     state: DecodeState,
     kv: Any,
-    questions: Iterable[_Question],
+    questions: Iterable[Question],
     before: Logits | None,
     look_ahead: bool,
 ) -> Logits:
@@ -265,7 +290,7 @@ def _forward_with_shadow(model: ShadowDenoiser, state: DecodeState) -> tuple[Log
     return Logits(logits), Logits(shadow).prob(state.canvas.gather(1, columns))
 
 
-def _results(state: DecodeState) -> list[DecodedRow]:
+def results(state: DecodeState) -> list[DecodedRow]:
     offsets = torch.arange(int(state.gen_len.max()), device=state.canvas.device)
     response = (state.prompt_len[:, None] + offsets).clamp(max=state.canvas.shape[1] - 1)
     tokens = state.canvas.gather(1, response)

@@ -1,6 +1,7 @@
-"""Autoregressive language models: the baseline that parallel decoding is measured against."""
+"""Autoregressive language models: the baseline that parallel decoding is measured against, and what verifies drafts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +35,9 @@ from dllm.checkpoint import (
     shipped_causal_models,
     shipped_models,
 )
+from dllm.kv import ColumnCache
+from dllm.layers import hidden_states
+from dllm.model import DiffusionLM
 from dllm.protocols import Text
 from dllm.spec import SPEC_FILE
 from dllm.text import decode_text, encode_text
@@ -110,6 +114,117 @@ class CausalLM(nn.Module):
     def identity(self) -> str:
         """What the weights do not say."""
         return repr((self.eos_ids, self.tokenizer.chat_template))
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """One forward of a causal stream over a subset of rows.
+
+    rows: ascending. columns: canvas columns to compute, ascending, whose K/V is overwritten; a shorter row repeats its
+    last. want: places among them whose next tokens are asked for. anchors: columns behind each of which a group of
+    `size` MASKs drafts on. all_rows: rows are the whole batch in order.
+    """
+
+    rows: Int[Tensor, " R"]
+    columns: Int[Tensor, "R C"]
+    want: Int[Tensor, "R W"]
+    anchors: Int[Tensor, "R A"]
+    size: int
+    all_rows: bool
+
+
+class CausalStream:
+    """The causal mode of a model: all there is to a `CausalLM`, the settled columns of a context-causal `DiffusionLM`,
+    whose MASKs draft in the same forward.
+
+    group: MASKs that a model which can draft has in a block, 0 where it cannot. shift: as in `ModelSpec`. Raises
+    ValueError for a model without a causal mode, and for one that cannot take drafts back.
+    """
+
+    def __init__(self, model: object) -> None:
+        if isinstance(model, DiffusionLM):
+            spec, self.shift, self.group = model.spec, model.spec.shift, model.spec.block or 0
+            if not spec.context_causal or spec.mix:
+                raise ValueError(
+                    f"model {model.name!r} has no causal mode to verify drafts with; use an autoregressive model such "
+                    "as model=tiny_ar, or set model.spec.context_causal=true for one that was trained so"
+                )
+            self.eos_ids, self.pad_id, self.mask_id = spec.eos_ids, spec.pad_id, spec.mask_id
+        elif isinstance(model, CausalLM):
+            self.shift, self.group, self.mask_id = 0, 0, model.pad_id
+            self.eos_ids, self.pad_id = model.eos_ids, model.pad_id
+            _check_takes_drafts_back(model)
+        else:
+            raise ValueError(f"a {type(model).__name__} has no causal mode to verify drafts with; use model=tiny_ar")
+        self.model: DiffusionLM | CausalLM = model
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int, spare: int) -> ColumnCache:
+        """An empty cache for canvases of `length` columns, with room for `spare` columns of groups in a forward."""
+        if isinstance(self.model, DiffusionLM):
+            return self.model.new_kv(prompt_len, length + spare)
+        columns = torch.arange(length + spare, device=prompt_len.device).expand(len(prompt_len), -1)
+        return ColumnCache(self.model.backbone.config.num_hidden_layers, columns)
+
+    def logits(
+        self, canvas: Int[Tensor, "B T"], plan: StreamPlan, kv: ColumnCache
+    ) -> tuple[Float[Tensor, "R W V"], Float[Tensor, "R A G V"]]:
+        """One forward: logits for the token behind each wanted column, which see what stands before it, and for the
+        tokens that the MASKs of each group stand for, which see what stands up to their anchor and each other.
+
+        Writes the K/V of `plan.columns` into `kv`; nothing else reads that of groups. MASK is none of the candidates of
+        a diffusion model.
+        """
+        length, groups = canvas.shape[1], plan.anchors.shape[1]
+        pick = (lambda t: t) if plan.all_rows else (lambda t: t[plan.rows])
+        columns, device = plan.columns, canvas.device
+        behind = plan.anchors[..., None] + torch.arange(1, plan.size + 1, device=device)
+        drafted = torch.full_like(behind.flatten(1), self.mask_id)
+        embeds = self.model.backbone.get_input_embeddings()(torch.cat([pick(canvas).gather(1, columns), drafted], 1))
+        spare = length + torch.arange(drafted.shape[1], device=device)
+        store = kv.at(None if plan.all_rows else plan.rows, torch.cat([columns, spare.expand_as(drafted)], 1))
+        positions = pick(kv.positions).gather(1, torch.cat([columns, behind.flatten(1)], 1))
+
+        last = torch.cat([columns, plan.anchors.repeat_interleave(plan.size, 1)], 1)  # the last settled column seen
+        keys = torch.arange(kv.positions.shape[1], device=device)
+        group = torch.arange(drafted.shape[1], device=device) // max(plan.size, 1)
+        mask = (keys <= last[..., None]) & (keys < length)
+        mask[:, columns.shape[1] :, length : length + len(group)] = group[:, None] == group
+        if isinstance(self.model, DiffusionLM) and self.model.gate is not None:
+            self.model.gate.open_at((torch.arange(embeds.shape[1], device=device) >= columns.shape[1]).expand_as(last))
+        hidden = hidden_states(self.model.backbone, embeds, mask[:, None], positions, store)
+        wanted = hidden.gather(1, plan.want[..., None].expand(-1, -1, hidden.shape[-1]))
+        guesses = hidden[:, columns.shape[1] :].unflatten(1, (groups, plan.size))
+        return self._head(wanted), self._head(guesses)
+
+    def _head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        head = self.model.backbone.get_output_embeddings()
+        assert head is not None
+        logits = head(hidden).to(hidden.device)
+        if isinstance(self.model, DiffusionLM):
+            logits[..., self.mask_id] = float("-inf")
+        return logits
+
+
+def _check_takes_drafts_back(model: CausalLM) -> None:
+    """Raises ValueError unless forwards over given columns, their attention a mask's to say, are what the model does.
+
+    A trial would not show attention to a few thousand columns, or logits that are rescaled alike.
+    """
+    config, backbone = vars(model.backbone.config), model.backbone
+    windows = set(config.get("layer_types") or ["sliding_attention"] * bool(config.get("sliding_window")))
+    reason = None
+    if backbone._is_stateful:
+        reason = "is recurrent and cannot take drafts back"
+    elif windows - {"full_attention"}:
+        reason = f"has layers of {min(windows - {'full_attention'})}, which a mask of ours would widen"
+    elif any(config.get(name) not in (None, 1) for name in RESCALED) or backbone.get_output_embeddings() is None:
+        reason = "changes its logits behind the head"
+    if reason is not None:
+        raise ValueError(f"model {model.name!r} {reason}; use decoder=ar")
 
 
 def load_causal(

@@ -63,6 +63,13 @@ class ColumnCache(Cache):
         self.rows: Int[Tensor, " R"] | None = None
         self.columns: Int[Tensor, "R Q"] = positions.new_empty((0, 0))
 
+    def copy(self, source: Int[Tensor, " N"], target: Int[Tensor, " N"]) -> None:
+        """Gives rows `target` the keys and values of rows `source`."""
+        for layer in self.layers:
+            for store in (layer.keys, layer.values):
+                if store is not None:
+                    store[target.to(store.device)] = store[source.to(store.device)]
+
     def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
         """Says where the next update belongs. rows: None means every row in order."""
         self.rows, self.columns = rows, columns

@@ -1,8 +1,29 @@
-"""What may be added to a stock backbone: a mix of neighbouring columns, and an adapter's gate."""
+"""How a stock backbone is called, and what may be added to it: a mix of neighbouring columns, and an adapter's gate."""
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+
+
+def hidden_states(
+    backbone: PreTrainedModel,
+    embeds: Float[Tensor, "R Q D"],
+    mask: Bool[Tensor, "R 1 Q K"],
+    positions: Int[Tensor, "R Q"],
+    kv: Cache | None,
+) -> Float[Tensor, "R Q D"]:
+    """Of the last layer, for columns that attend where the mask is true, on the positions' device."""
+    if backbone.config._attn_implementation != "sdpa":  # others add the mask to the scores
+        mask = torch.zeros_like(mask, dtype=embeds.dtype).masked_fill_(~mask, torch.finfo(embeds.dtype).min)
+    output = backbone.get_decoder()(
+        inputs_embeds=embeds,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=kv,
+        use_cache=kv is not None,
+    )
+    return output.last_hidden_state.to(positions.device)
 
 
 class NeighbourMix(nn.Module):

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
-from dllm.layers import Gate, NeighbourMix
+from dllm.layers import Gate, NeighbourMix, hidden_states
 from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
@@ -285,17 +285,7 @@ class DiffusionLM(nn.Module):
         """Hidden states of the query columns, on the canvas' device."""
         if self.gate is not None:
             self.gate.open_at(drafted)
-        if self.backbone.config._attn_implementation != "sdpa":  # others add the mask to the scores
-            least = torch.finfo(embeds.dtype).min
-            mask = torch.zeros_like(mask, dtype=embeds.dtype).masked_fill_(~mask, least)
-        output = self.backbone.get_decoder()(
-            inputs_embeds=embeds,
-            attention_mask=mask,
-            position_ids=position_ids,
-            past_key_values=kv,
-            use_cache=kv is not None,
-        )
-        return output.last_hidden_state.to(position_ids.device)
+        return hidden_states(self.backbone, embeds, mask, position_ids, kv)
 
     def _embed(
         self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC = {
-    "parallelbench.methods.autoregressive": ("Autoregressive", "PromptLookup"),
+    "parallelbench.methods.autoregressive": ("Autoregressive",),
+    "parallelbench.methods.verified": ("FreeDave", "LinearSpec", "PromptLookup", "SelfSpec"),
     "parallelbench.training.mixture": ("TaskMixture",),
     "parallelbench.methods.diffusion_forcing": ("DiffusionForcing",),
     "parallelbench.report.sinks": ("TensorBoard", "Wandb"),

@@ -2,6 +2,7 @@
 diffusion model's."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 import dllm
 from decoders import NO_CACHE, BlockEos, Decoder, Never, StrictEos, Threshold
-from decoders.loop import DecodedRow
+from decoders.loop import DecodedRow, row_seeds
+from decoders.verified.drafters import LookupDrafts
+from decoders.verified.rounds import Verified, verify
 from dllm.cache import WindowCache
-from dllm.causal import CausalLM, load_causal, save_causal
+from dllm.causal import CausalLM, CausalStream, load_causal, save_causal
 from dllm.load import load_diffusion
 from dllm.training.tokenizer import build_tokenizer
-from parallelbench.methods.autoregressive import Autoregressive, PromptLookup
+from parallelbench.methods.autoregressive import Autoregressive
+from parallelbench.methods.verified import PromptLookup
 from parallelbench.records.record import read_run
 from parallelbench.run.generator import Generator, Request, make_generator
 from parallelbench.training.mixture import phrases
@@ -96,11 +100,15 @@ def test_forwards_are_those_that_the_backbone_sees() -> None:
     hook = lambda _module, _args, inputs: widths.append(inputs["input_ids"].numel())  # noqa: E731
     handle = model.backbone.register_forward_pre_hook(hook, with_kwargs=True)
     for prompt in prompts():
-        for decoder in (Autoregressive(), PromptLookup()):
-            widths.clear()
-            (row,) = decoder.decode(model, [prompt], [GEN_LEN])
-            assert (row.nfe, row.queried) == (len(widths), sum(widths))
+        widths.clear()
+        (row,) = Autoregressive().decode(model, [prompt], [GEN_LEN])
+        assert (row.nfe, row.queried) == (len(widths), sum(widths))
     handle.remove()
+
+
+def looked_up(method: PromptLookup, model: CausalLM, prompts: list[list[int]], gen_lens: list[int]) -> list[DecodedRow]:
+    how = Verified(LookupDrafts(method.num_tokens, method.max_ngram))
+    return verify(CausalStream(model), how, prompts, gen_lens, row_seeds(0, prompts))
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -111,7 +119,8 @@ def test_prompt_lookup_gives_the_tokens_of_greedy_decoding(repeats: bool, method
         for ending in (model, with_eos(model, frequent(model))):
             gen_lens = [64, 7, 64, 1, 16]
             greedy = Autoregressive().decode(ending, prompts(), gen_lens)
-            lookup = method.decode(ending, prompts(), gen_lens)
+            lookup = looked_up(method, ending, prompts(), gen_lens)
+            assert lookup[:1] == looked_up(method, ending, prompts()[:1], gen_lens[:1])
             for slow, fast, gen_len in zip(greedy, lookup, gen_lens, strict=True):
                 assert (fast.token_ids, fast.stopped_by) == (slow.token_ids, slow.stopped_by)
                 assert fast.nfe <= slow.nfe and fast.queried >= slow.queried
@@ -119,7 +128,7 @@ def test_prompt_lookup_gives_the_tokens_of_greedy_decoding(repeats: bool, method
                 written = [at for at in fast.committed_at if at >= 0]
                 assert written == sorted(written) and len(written) == slow.nfe
     if repeats:
-        (row,) = method.decode(make_causal(0, repeats), prompts()[:1], [128])
+        (row,) = looked_up(method, make_causal(0, repeats), prompts()[:1], [128])
         assert row.tokens_per_forward > 1.5
 
 
@@ -128,8 +137,8 @@ def test_a_texts_first_eos_of_any_kind_ends_it() -> None:
     text = textbook(model, prompts()[0], GEN_LEN)
     first, second = text[4], text[9]
     ended = with_eos(model, second, first)
-    for decoder in (Autoregressive(), PromptLookup()):
-        (row,) = decoder.decode(ended, prompts()[:1], [GEN_LEN])
+    for decode in (Autoregressive().decode, partial(looked_up, PromptLookup())):
+        (row,) = decode(ended, prompts()[:1], [GEN_LEN])
         end = min(text.index(first), text.index(second))
         assert (
             row.token_ids == text[:end]

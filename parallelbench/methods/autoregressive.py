@@ -1,5 +1,4 @@
-"""Autoregressive baselines, through transformers' `generate`: one token per forward, and prompt lookup, which drafts
-what the text so far suggests and checks it in one forward.
+"""The autoregressive baseline, one token per forward, through transformers' `generate`.
 
 Costs are those of `Generation`. nfe: forwards in which a sample took part up to its own EOS; the one over the prompt
 counts and gives the first token. queried: columns that these forwards computed, without padding: the prompt, then one
@@ -11,19 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import GenerationConfig
-from transformers.generation.streamers import BaseStreamer
 
 from decoders import NO_CACHE, Generation, StopRule, StrictEos
 from decoders.generate import describe, encode
-from decoders.loop import DecodedRow
+from decoders.loop import DecodedRow, row_seeds
 from decoders.state import NEVER
+from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
-from dllm.causal import CausalLM
+from dllm.causal import CausalLM, CausalStream
+from dllm.model import DiffusionLM
 from dllm.protocols import LanguageModel
 from dllm.recurrent import RecurrentLM
-from knobs import Count, Knobs
 from parallelbench.records.trace import Step
 from parallelbench.run.generator import Generator, Request, describe_model, fingerprint, fitting_prompt_len
 from parallelbench.run.recorder import commit_steps
@@ -34,14 +32,21 @@ Loop = Callable[[Any, Sequence[Sequence[int]], Sequence[int]], list[DecodedRow]]
 
 @dataclass(frozen=True)
 class Autoregressive:
-    """Greedy decoding, a token per forward, with the K/V of all columns before it; batches are padded on the left."""
+    """Greedy decoding, a token per forward, with the K/V of all columns before it; batches are padded on the left.
+
+    A context-causal diffusion model is decoded in its causal mode, by the loop that also verifies drafts.
+    """
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
         return CausalGenerator(check_causal("decoder=ar", model, cache, stop), self.decode, is_baseline=True)
 
-    def decode(self, model: CausalLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]) -> list[DecodedRow]:
+    def decode(
+        self, model: CausalLM | DiffusionLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]
+    ) -> list[DecodedRow]:
+        if isinstance(model, DiffusionLM):
+            return verify(CausalStream(model), Verified(), prompts, gen_lens, row_seeds(0, prompts))
         width = max(map(len, prompts))
         padding = [width - len(prompt) for prompt in prompts]
         ids = [[model.pad_id] * left + list(prompt) for left, prompt in zip(padding, prompts, strict=True)]
@@ -55,56 +60,13 @@ class Autoregressive:
 
 
 @dataclass(frozen=True)
-class PromptLookup(Knobs):
-    """Prompt lookup decoding (Saxena 2023), transformers' variant: the up to `num_tokens` tokens behind the first
-    earlier place of the longest n-gram, of at most `max_ngram`, that the text now ends with are drafted; a forward over
-    them keeps those that greedy decoding would give, and one more. Lossless, up to ties of the logits.
-
-    Rows are decoded one after the other, so a batch takes as long as all of them.
-    """
-
-    num_tokens: Count = 10
-    max_ngram: Count = 2
-
-    def bind(
-        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
-    ) -> Generator:
-        causal = check_causal("decoder=prompt_lookup", model, cache, stop)
-        if causal.backbone._is_stateful:
-            raise ValueError(f"model {model.name!r} is recurrent and cannot take drafts back; use decoder=ar")
-        return CausalGenerator(causal, self.decode)
-
-    def decode(self, model: CausalLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]) -> list[DecodedRow]:
-        return [self._decode_one(model, prompt, n) for prompt, n in zip(prompts, gen_lens, strict=True)]
-
-    def _decode_one(self, model: CausalLM, prompt: Sequence[int], gen_len: int) -> DecodedRow:
-        accepted, queried = _Accepted(), []
-        hook = model.backbone.register_forward_pre_hook(
-            lambda _module, _args, inputs: queried.append(inputs["input_ids"].shape[1]), with_kwargs=True
-        )
-        try:
-            (tokens,) = _generate(
-                model,
-                [list(prompt)],
-                [[1] * len(prompt)],
-                streamer=accepted,
-                max_new_tokens=gen_len,
-                prompt_lookup_num_tokens=self.num_tokens,
-                max_matching_ngram_size=self.max_ngram,
-            )
-        finally:
-            hook.remove()
-        answer, _ = _up_to_eos(tokens, model.eos_ids, gen_len)
-        committed = [forward for forward, count in enumerate(accepted.counts) for _ in range(count)]
-        return _decoded(answer, committed, gen_len, len(queried), sum(queried))
-
-
-@dataclass(frozen=True)
 class CausalGenerator:
-    """Serves requests with a causal LM, of fixed or of recurrent depth, and a loop for it. is_baseline: see `Facts`."""
+    """Serves requests with a causal LM, of fixed or of recurrent depth or of two modes, and a loop for it. drafter:
+    another model that drafts. is_baseline: see `Facts`."""
 
-    model: CausalLM | RecurrentLM
+    model: CausalLM | RecurrentLM | DiffusionLM
     loop: Loop
+    drafter: DiffusionLM | None = None
     is_baseline: bool = False
 
     def prompt_len(self, request: Request) -> int:
@@ -121,27 +83,29 @@ class CausalGenerator:
 
     def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
         """Steps without probabilities and candidates, which these loops do not show."""
-        return [(generation, commit_steps(generation, self.model.eos_ids[0])) for generation in self(batch)]
+        eos_ids = self.model.spec.eos_ids if isinstance(self.model, DiffusionLM) else self.model.eos_ids
+        return [(generation, commit_steps(generation, eos_ids[0])) for generation in self(batch)]
 
     def describe(self) -> dict[str, object]:
-        return {**describe_model(self.model), "is_baseline": self.is_baseline}
+        drafter = {} if self.drafter is None else {"drafter": self.drafter.name}
+        return {**describe_model(self.model), **drafter, "is_baseline": self.is_baseline}
 
     def fingerprint(self) -> str:
-        return fingerprint(self.model)
+        return fingerprint(self.model, "" if self.drafter is None else fingerprint(self.drafter))
 
     def _decode(self, batch: Sequence[Request], gen_lens: Sequence[int]) -> Sequence[Generation]:
         prompts = [encode(self.model, request.messages, i) for i, request in enumerate(batch)]
         return list(describe(self.model, self.loop(self.model, prompts, gen_lens)))
 
 
-def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> CausalLM:
+def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> CausalLM | DiffusionLM:
     """The model of an autoregressive loop of this name. Raises ValueError unless the loop can use it, the cache and the
     stop rule."""
-    if not isinstance(model, CausalLM):
+    if not isinstance(model, CausalLM | DiffusionLM) or not (isinstance(model, CausalLM) or model.spec.context_causal):
         raise ValueError(
             f"{name} needs an autoregressive model, and {model.name!r} is "
-            f"{'depth-recurrent' if isinstance(model, RecurrentLM) else 'a diffusion model'}; "
-            "use model=tiny_ar or model=causal, or a denoising decoder such as decoder=threshold"
+            f"{'depth-recurrent' if isinstance(model, RecurrentLM) else 'a diffusion model'}; use model=tiny_ar or "
+            "model=causal, a model with spec.context_causal=true, or a denoising decoder such as decoder=threshold"
         )
     if cache != NO_CACHE:
         raise ValueError(f"{name} keeps the K/V of all columns itself, so {cache} has nothing to do; use cache=none")
@@ -150,38 +114,22 @@ def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: St
     return model
 
 
-class _Accepted(BaseStreamer):
-    """How many tokens each forward gave; transformers puts the prompt first."""
-
-    def __init__(self) -> None:
-        self._puts: list[int] = []
-
-    def put(self, value: Tensor) -> None:
-        self._puts.append(value.numel())
-
-    def end(self) -> None:
-        pass
-
-    @property
-    def counts(self) -> Sequence[int]:
-        return self._puts[1:]
-
-
 def _generate(
     model: CausalLM,
     ids: Sequence[Sequence[int]],
     seen: Sequence[Sequence[int]],
-    streamer: BaseStreamer | None = None,
-    **settings: int,
+    max_new_tokens: int,
 ) -> list[list[int]]:
     """Greedy tokens behind prompts of one length; rows that end before others are padded."""
     tokens = model.backbone.generate(  # type: ignore[operator]
         torch.tensor(ids, device=model.device),
         attention_mask=torch.tensor(seen, device=model.device),
         generation_config=GenerationConfig(
-            do_sample=False, eos_token_id=list(model.eos_ids), pad_token_id=model.pad_id, **settings
+            do_sample=False,
+            eos_token_id=list(model.eos_ids),
+            pad_token_id=model.pad_id,
+            max_new_tokens=max_new_tokens,
         ),
-        streamer=streamer,
     )
     return tokens[:, len(ids[0]) :].tolist()
 

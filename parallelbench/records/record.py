@@ -35,7 +35,8 @@ class Record:
     prompt: the user's text; data, target: what the scorer needs. num_tokens: decoded tokens before EOS (those of
     token_ids that were not given). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each
     response column, NEVER for none. latency_s: wall seconds of its batch, which held batch_size samples and is named by
-    its first.
+    its first. drafts: for each forward that verified some its number, how many drafts it was given, how many were
+    written, and 1 where the verifier's likeliest tokens behind those were too close to tell, else 0.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Record:
     latency_s: float
     batch_size: int
     batch: str
+    drafts: Sequence[Sequence[int]] = ()
 
 
 SAMPLES = Shards(

@@ -6,7 +6,7 @@ it ends in its record's tokens.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from parallelbench.records.record import NEVER, Record
@@ -25,7 +25,8 @@ class Step:
     forward: its number from 0, as in `Record.committed_at`. window: its first column and the one behind its last. end:
     the live end after it, behind which everything is cut off. writes: (column, token, probability), token None where a
     column was masked again. open: the likeliest token of columns that stayed masked, the surest `MAX_OPEN` of them.
-    Probabilities are the model's own, None where a loop does not tell them.
+    Probabilities are the model's own, None where a loop does not tell them. accepted: how many of the writes, from the
+    first, were drafts that this forward verified. rejected: those that it did not write.
     """
 
     forward: int
@@ -33,6 +34,8 @@ class Step:
     end: int
     writes: list[Token]
     open: list[Token]
+    accepted: int = 0
+    rejected: list[Token] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,10 @@ def expected(trace: Trace, record: Record) -> list[int] | None:
     return trace.reference if len(trace.reference) == len(record.token_ids) else None
 
 
-def _step(forward: int, window: list[int], end: int, writes: list[list], open: list[list]) -> Step:
+def _step(window: list[int], **values: Any) -> Step:
+    tokens = {name: [(c, t, p) for c, t, p in values.pop(name, ())] for name in ("writes", "open", "rejected")}
     first, behind = window
-    return Step(forward, (first, behind), end, [(c, t, p) for c, t, p in writes], [(c, t, p) for c, t, p in open])
+    return Step(window=(first, behind), **tokens, **values)
 
 
 def _trace(values: Any) -> Trace:

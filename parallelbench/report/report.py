@@ -10,6 +10,7 @@ import numpy as np
 
 from parallelbench.records.record import Record, Run, readable_runs
 from parallelbench.report import plots
+from parallelbench.report.drafts import draft_lines
 from parallelbench.report.markdown import table_head, table_row
 from parallelbench.report.options import split_options
 from parallelbench.report.page import write_page
@@ -256,7 +257,7 @@ def _markdown(
     for name in names:
         cells = [METRICS["score"].show(metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
         lines.append(table_row([name, *cells]))
-    lines += ["", task_plots]
+    lines += ["", *draft_lines(names, runs, metrics), task_plots]
     lines += ["## Order of commits", "", "The slowest run, and the fastest within two points of the best score.", ""]
     lines += ["![order of commits, slowest run](commit_order_slowest.png)", ""]
     lines += ["![order of commits, fastest good run](commit_order_fast.png)", ""]
@@ -326,6 +327,6 @@ def _write_tasks(path: Path, metrics: Metrics) -> None:
 
 def _write_csv(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
     with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for line in lines for key in line)))
         writer.writeheader()
         writer.writerows(lines)

@@ -21,7 +21,7 @@ STYLES = {  # from this confidence on; the page's colours
     0.9: "white on #1f6a9c",
     0.99: "white on #0d2f63",
 }
-LEGEND = "_ masked  +new  ~masked again~  old>edited  wrong!"
+LEGEND = "_ masked  +new  *draft accepted  -draft rejected-  ~masked again~  old>edited  wrong!"
 BESIDE = 110  # characters of a terminal from which on two runs stand beside each other
 
 
@@ -116,7 +116,9 @@ def _story(name: str, record: Record, trace: Trace | None) -> Iterator[Text]:
     right, frame = expected(trace, record), None
     for frame in replay(trace):
         events = {"committed": frame.committed, "masked again": frame.remasked, "edited": frame.edited}
-        did = ", ".join(f"{len(columns)} {what}" for what, columns in events.items() if columns) or "nothing changed"
+        drafted = {"drafts accepted": frame.step.accepted, "rejected": len(frame.step.rejected)}
+        counts = {what: len(columns) for what, columns in events.items()} | drafted
+        did = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing changed"
         yield Text(f"forward {frame.step.forward + 1} of {record.nfe}: {did}\n") + _canvas(trace, frame, right, record)
     assert frame is not None, "a decode has a forward"
     order = "order of commits\n "
@@ -129,6 +131,8 @@ def _story(name: str, record: Record, trace: Trace | None) -> Iterator[Text]:
 def _canvas(trace: Trace, frame: Frame, right: list[int] | None, record: Record) -> Text:
     """The columns of the final answer and its EOS."""
     line = Text("  ")
+    rejected = {column: token for column, token, _ in frame.step.rejected}
+    drafted = {column for column, _, _ in frame.step.writes[: frame.step.accepted]}
     for column, token in enumerate(frame.tokens[: len(record.token_ids) + 1]):
         text = "_" if token is None else visible(trace.texts[token])
         old = frame.old.get(column)
@@ -137,7 +141,10 @@ def _canvas(trace: Trace, frame: Frame, right: list[int] | None, record: Record)
         elif column in frame.edited:
             text = f"{visible(trace.texts[old or 0])}>{text}"
         elif column in frame.committed:
-            text = f"+{text}"
+            text = f"{'*' if column in drafted else '+'}{text}"
+        wrong_draft = rejected.get(column)
+        if wrong_draft is not None:
+            text = f"-{visible(trace.texts[wrong_draft])}-" + ("" if token is None else text)
         text += "!" if _is_wrong(token, column, right) else ""
         line.append(text, None if token is None else _style(frame.probs[column]))
         ends = column < len(record.token_ids) and "\n" in trace.texts[record.token_ids[column]]

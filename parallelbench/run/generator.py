@@ -2,7 +2,7 @@
 another."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ import torch
 from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule, decode
 from decoders.compose import check_is_decoder
 from decoders.generate import describe, encode
-from decoders.loop import OnStep, check_parts
+from decoders.loop import DecodedRow, OnStep, check_parts
 from decoders.state import check_lengths
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
@@ -111,8 +111,8 @@ def lacks(model: object, protocol: type) -> str:
 
 @dataclass(frozen=True)
 class DiffusionGenerator(Knobs):
-    """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block). Checks at
-    construction that model, decoder and cache fit."""
+    """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block), or with another
+    that takes its arguments. Checks at construction that model, decoder and cache fit."""
 
     model: DenoisingLM
     decoder: Decoder
@@ -120,6 +120,7 @@ class DiffusionGenerator(Knobs):
     stop: StopRule
     block_len: Count | None = None
     seed: int = 0
+    loop: Callable[..., list[DecodedRow]] = decode
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,8 +149,12 @@ class DiffusionGenerator(Knobs):
         is_plain = not (decoder.transforms or decoder.rescore or decoder.revise or decoder.soft or decoder.temperature)
         return {
             **describe_model(self.model),
-            "is_baseline": is_plain and decoder.rule == FixedK(1) and decoder.confidence == "prob",
-            "fixed_number": type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin),
+            "is_baseline": is_plain
+            and self.loop is decode
+            and decoder.rule == FixedK(1)
+            and decoder.confidence == "prob",
+            "fixed_number": self.loop is decode
+            and type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin),
         }
 
     def fingerprint(self) -> str:
@@ -161,7 +166,7 @@ class DiffusionGenerator(Knobs):
     def _decode(
         self, batch: Sequence[Request], max_steps: int | None, on_step: OnStep | None = None
     ) -> Sequence[Generation]:
-        rows = decode(
+        rows = self.loop(
             self.model,
             [encode(self.model, request.messages, i) for i, request in enumerate(batch)],
             gen_len=[request.gen_len for request in batch],

@@ -50,12 +50,28 @@ def commit_steps(generation: Generation, eos_id: int) -> list[Step]:
         if forward != NEVER:
             token = generation.token_ids[column] if column < len(generation.token_ids) else eos_id
             steps.setdefault(forward, []).append((column, token, None))
-    return [Step(forward, (0, columns), columns, steps[forward], []) for forward in sorted(steps)]
+    return [
+        Step(forward, (0, columns), columns, steps.get(forward, []), [], accepted, rejected)
+        for forward, (accepted, rejected) in sorted(({f: (0, []) for f in steps} | _verified(generation)).items())
+    ]
+
+
+def _verified(generation: Generation) -> dict[int, tuple[int, list[Token]]]:
+    """How many drafts each forward that was given some wrote, and which it did not, those behind the response left
+    out."""
+    verified = {}
+    for draft in generation.drafts:
+        first = sum(at < draft.forward for at in generation.committed_at if at != NEVER)
+        drafts: list[Token] = [(first + i, token, None) for i, token in enumerate(draft.tokens)]
+        kept = drafts[draft.accepted : len(generation.committed_at) - first]
+        verified[draft.forward] = draft.accepted, kept
+    return verified
 
 
 def make_trace(id: str, model: LanguageModel, generation: Generation, steps: list[Step], reference: str) -> Trace:
     """A trace with the texts of its tokens, so that readers need no tokenizer."""
     target = model.encode(reference)
-    seen = {token for step in steps for _, token, _ in (*step.writes, *step.open) if token is not None}
+    shown = [token for step in steps for _, token, _ in (*step.writes, *step.open, *step.rejected)]
+    seen = {token for token in shown if token is not None}
     texts = {token: model.decode([token]) for token in sorted(seen | set(target))}
     return Trace(id, len(generation.committed_at), target, texts, steps)

@@ -196,4 +196,5 @@ def _record(task: Task, sample: Sample, generation: Generation, seconds: float, 
         latency_s=seconds,
         batch_size=batch_size,
         batch=batch,
+        drafts=[[d.forward, len(d.tokens), d.accepted, int(d.tied)] for d in generation.drafts],
     )

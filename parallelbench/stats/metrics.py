@@ -1,6 +1,6 @@
 """Aggregates with 95 % confidence intervals over samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,17 +92,37 @@ METRICS = {
         unit="x",
     ),
 }
-LEGEND = (
-    f"{'. '.join(f'{metric.heading}: {metric.about}' for metric in METRICS.values())}. In brackets: 95 % intervals."
-)
+OF_DRAFTS = {  # for decoders that draft; absent where nothing was drafted
+    "accepted": Metric(
+        "accepted",
+        "drafts that were written per forward that verified some",
+        2,
+        lambda r: sum(accepted for _, _, accepted, _ in r.drafts),
+        lambda r: sum(drafted > 0 for _, drafted, _, _ in r.drafts),
+    )
+}
+
+
+def legend(columns: Mapping[str, Metric]) -> str:
+    """What the columns of a table are."""
+    return (
+        f"{'. '.join(f'{metric.heading}: {metric.about}' for metric in columns.values())}. In brackets: 95 % intervals."
+    )
+
+
+LEGEND = legend(METRICS)
 
 
 def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
     """metrics[task][metric] for every task and for `all` (samples pooled, so tasks weigh alike when they have equally
-    many). A task's further scores, such as `grammar`, stand beside its own metrics."""
+    many). A task's further scores, such as `grammar`, stand beside its own metrics, and what there is to tell of
+    drafts."""
     tasks = {task: [r for r in records if r.task == task] for task in dict.fromkeys(r.task for r in records)}
     groups = {**tasks, ALL: list(records)}
     metrics = {task: {name: measure(name, group) for name in METRICS} for task, group in groups.items()}
+    for task, group in groups.items():
+        drafting = [record for record in group if any(drafted for _, drafted, _, _ in record.drafts)]
+        metrics[task] |= {name: measure(name, drafting) for name in OF_DRAFTS if drafting}
     for task, group in tasks.items():  # what else its scorer says
         for name in group[0].scores.keys() - METRICS.keys():
             values = np.array([record.scores[name] for record in group])
@@ -112,7 +132,7 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
 
 def measure(metric: str, records: Sequence[Record]) -> Value:
     """One metric over at least one record."""
-    column = METRICS[metric]
+    column = (METRICS | OF_DRAFTS)[metric]
     top, bottom = column.numerator, column.denominator
     units = _batches(records) if column.is_timed else [[record] for record in records]
     numerator = np.array([sum(map(top, unit)) for unit in units], dtype=float)

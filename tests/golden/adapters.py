@@ -233,6 +233,15 @@ def translate(folder: Path, group: str, trace: dict) -> tuple[Any, Decoder, Cach
     return model, decoder, _cache(group, p), stop
 
 
+def common_params(group: str, p: dict) -> dict:
+    """A trace's parameters by the names that most references have for them."""
+    if group != "freedave":
+        return p
+    kept = {key: value for key, value in p.items() if key not in ("_fn", "use_cache", "dual_cache", "decoding_steps")}
+    tau = {"threshold": p["confidence_threshold"]} if "confidence_threshold" in p else {}
+    return {**kept, **tau, "gen_length": p["max_gen_length"], "cache": "dual" if p["dual_cache"] else "prefix"}
+
+
 def _cache(group: str, p: dict) -> CacheStrategy:
     if group == "fastdllm_v2":
         return SubBlockCache(first_token=True) if p["use_block_cache"] else BlockCache(first_token=True)
@@ -350,10 +359,17 @@ def _fast_dllm_v2(folder: Path, p: dict) -> Decoder:
     return Decoder(Threshold(p["threshold"] + 1e-6))  # theirs must be exceeded, also where it is 1
 
 
+def _freedave(folder: Path, p: dict) -> Decoder:
+    if "threshold" in p:
+        return Decoder(Threshold(p["threshold"]))
+    return Decoder(FixedK(1), confidence="left_to_right" if p.get("alg_temp") == -1 else "prob")
+
+
 METHODS: dict[str, Callable[[Path, dict], Decoder]] = {
     "dus": _dus,
     "eb": _eb,
     "fastdllm_v2": _fast_dllm_v2,
+    "freedave": _freedave,
     "klass": _klass,
     "klass_dream": _klass,
     "pc_sampler": _pc_sampler,

@@ -11,6 +11,7 @@ import collections
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,8 @@ from transformers.utils import logging as transformers_logging
 from decoders import decode
 from decoders.state import DecodeState
 from decoders.types import Update, View
-from tests.golden.adapters import STAND_INS, answer_lengths, translate, window
+from decoders.verified.ahead import decode_ahead
+from tests.golden.adapters import STAND_INS, answer_lengths, common_params, translate, window
 from tests.golden.numbers import check_block_logits, check_logits, check_training
 from tests.golden.selection import check_file, replay_selection
 
@@ -28,12 +30,12 @@ GROUPS = {  # those that adapters.translate knows
     "fastdllm_v2_train", "dus_levels",
     "dinfer_blockwise", "dinfer_credit_state", "dinfer_fastdllm", "dinfer_hierarchy_fn", "dinfer_vicinity",
     "dllm_dream_plain", "dparallel_dream", "dparallel_llada", "fastdllm_dream_block", "fastdllm_dream_plain",
-    "fastdllm_llada", "fastdllm_llada_f6b35ec", "learn2pd", "logits", "mlgsai_llada", "parallelbench_dream",
+    "fastdllm_llada", "fastdllm_llada_f6b35ec", "freedave", "learn2pd", "logits", "mlgsai_llada", "parallelbench_dream",
     "parallelbench_rcr", "parallelbench_remdm",
 }  # fmt: skip
 
 
-LATER = {"d2f", "dimple", "dimple_logits", "freedave", "huginn_ar", "huginn_diffusion", "huginn_logits"}
+LATER = {"d2f", "dimple", "dimple_logits", "huginn_ar", "huginn_diffusion", "huginn_logits"}
 # oddities that are decodes like those of another group
 EDGES = {
     "f6b35ec_prefix_low_threshold": "fastdllm_llada_f6b35ec",
@@ -82,6 +84,16 @@ NOT_REPLAYED: list[tuple[str, Callable[[dict], bool], str]] = [
         lambda t: t["params"]["overtime_conf"] and t["params"]["gen_length"] > t["params"]["block_length"],
         "masks tokens of earlier blocks again, outside the window",
     ),
+    (
+        "freedave",
+        lambda t: bool(t["params"].get("eager_acceptance_mode")),
+        "accepts drafts that one token at a time would not give",
+    ),
+    (
+        "freedave",
+        lambda t: "draft_steps" in t["params"] and "confidence_threshold" in t["params"],
+        "verifies drafts of one token against steps of several",
+    ),
 ]
 
 NUMBERS = {
@@ -116,7 +128,8 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
             ours[row].append(changed)
             canvas[row] = new[: len(old)]
 
-    rows = decode(
+    loop = partial(decode_ahead, states=p["draft_steps"]) if "draft_steps" in p else decode
+    rows = loop(
         model,
         prompts,
         gen_len=lengths,
@@ -127,12 +140,32 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
         on_step=keep,
     )
     wasted, dense = 0, decoder.at_least_one and group not in ("slowfast", "fastdllm_v2", "wino")
+    if "draft_steps" in p:
+        return compare_ahead(trace, ours[0], canvas[0]), 0, ours_alone
     for row, decoded in enumerate(rows):
         difference, idle = compare(trace, row, ours[row][: decoded.nfe], canvas[row], dense)
         wasted = max(wasted, idle)
         if difference is not None:
             return difference, wasted, ours_alone
     return None, wasted, ours_alone
+
+
+def compare_ahead(trace: dict, ours: Changes, canvas: list[int]) -> str | None:
+    """Tokens, the changes of each forward, and the number of forwards. The reference writes what the model itself does
+    in a state one forward later than we, but for a block's last token."""
+    start = len(trace["prompt_ids"][0])
+    theirs = [{(column - start, token) for _, column, token, *_ in step["changes"]} for step in trace["steps"]]
+    if canvas != trace["output_ids"][0]:
+        return "tokens differ"
+    if len(ours) != len(theirs):
+        return f"{len(theirs)} forwards of theirs, {len(ours)} of ours"
+    written, shown = set(), set()
+    for number, (mine, other, later) in enumerate(zip(ours, theirs, [*theirs[1:], set()], strict=True)):
+        written |= mine
+        shown |= other
+        if not shown <= written <= shown | later or len(written - shown) > 1:
+            return f"forward {number}: they have changed {sorted(shown)}, we {sorted(written)}"
+    return None
 
 
 def compare(trace: dict, row: int, ours: Changes, canvas: list[int], dense: bool) -> tuple[str | None, int]:
@@ -180,6 +213,7 @@ def check(folder: Path, group: str, path: Path) -> tuple[str, str, int]:
         _, different = check_file(path) or (0, [])
         return ("failed", f"cases {different}", 0) if different else ("passed", "", 0)
     trace = json.loads(path.read_text())
+    trace["params"] = common_params(group, trace["params"])
     for name, test, why in NOT_REPLAYED:
         if name in (group, "") and test(trace):
             return "skipped", why, 0

@@ -1,0 +1,1 @@
+"""Verified decoding: drafts of several tokens, of which those stay that the slow decoder would have written itself."""

@@ -1,0 +1,136 @@
+"""Verified decoding (`decoders.verified`) as decoders of a run: prompt lookup, and drafts by diffusion.
+
+Greedy text is that of decoder=ar. Costs count the forwards that verify and those that draft, of either model.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal
+
+from decoders import Decoder, FixedK, LookupDrafts, MaskDrafts, ModelDrafts, Sampling, StopRule, Verified
+from decoders.loop import row_seeds
+from decoders.verified.ahead import check_ahead, decode_ahead
+from decoders.verified.rounds import verify
+from dllm.cache import CacheStrategy
+from dllm.causal import CausalStream, load_causal
+from dllm.model import DiffusionLM
+from dllm.protocols import DenoisingLM, LanguageModel
+from knobs import Count, In, Knobs, Weight
+from parallelbench.methods.autoregressive import CausalGenerator, check_causal
+from parallelbench.run.generator import DiffusionGenerator, Generator
+
+
+@dataclass(frozen=True)
+class PromptLookup(Knobs):
+    """Prompt lookup decoding (Saxena 2023): the up to `num_tokens` tokens behind the first earlier place of the longest
+    n-gram, of at most `max_ngram`, that the text now ends with are drafted; a forward over them keeps those that greedy
+    decoding would give, and one more."""
+
+    num_tokens: Count = 10
+    max_ngram: Count = 2
+
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        how = Verified(LookupDrafts(self.num_tokens, self.max_ngram))
+        return _generator("decoder=prompt_lookup", model, how, cache, stop, seed)
+
+
+@dataclass(frozen=True)
+class SelfSpec(Knobs):
+    """One forward a round, of a model with a causal mode and MASKs that draft: it verifies the drafts of the round
+    before, and its MASKs draft the next ones behind each number of them that may be accepted.
+
+    next: "all" as said; "last" drafts only behind the last draft, so that a round behind a rejected one has none.
+    masks: MASKs of a group, null for as many as the model's block has. A group of g drafts g tokens in a model with
+        token shift, g - 1 without, where its first MASK stands for the verifier's own token.
+    temperature, top_p: of samples; they are distributed as those of one token per forward.
+    """
+
+    next: Literal["last", "all"] = "all"
+    masks: Count | None = None
+    temperature: Weight = 0.0
+    top_p: Annotated[float, In("(0, 1]")] = 1.0
+
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        how = Verified(MaskDrafts(self.next, self.masks), Sampling(self.temperature, self.top_p))
+        return _generator("decoder=self_spec", model, how, cache, stop, seed)
+
+
+@dataclass(frozen=True)
+class LinearSpec(Knobs):
+    """Two forwards a round: one drafts, one verifies. Its drafting forward also computes the last settled column, which
+    gives the next token for certain, so a round with c accepted drafts writes c + 2 tokens.
+
+    verifier: an autoregressive model that verifies what the model drafts, by name or folder; its text is written. null:
+        the model's own causal mode verifies.
+    masks: tokens that one forward drafts, null for 8, or as many MASKs as the model's own block has.
+    temperature, top_p: as in `SelfSpec`.
+    """
+
+    verifier: str | None = None
+    masks: Count | None = None
+    temperature: Weight = 0.0
+    top_p: Annotated[float, In("(0, 1]")] = 1.0
+
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        sampling = Sampling(self.temperature, self.top_p)
+        if self.verifier is None:
+            how = Verified(MaskDrafts("none", self.masks), sampling)
+            return _generator("decoder=linear_spec", model, how, cache, stop, seed)
+        if not isinstance(model, DiffusionLM):
+            raise ValueError(
+                f"model {model.name!r} is no diffusion model, so it does not draft for verifier={self.verifier}; use "
+                "model=tiny"
+            )
+        how = Verified(ModelDrafts(model, 8 if self.masks is None else self.masks), sampling)
+        verifier = load_causal(self.verifier, device=model.device, dtype=model.dtype)
+        return _generator("decoder=linear_spec", verifier, how, cache, stop, seed, model)
+
+
+@dataclass(frozen=True)
+class FreeDave(Knobs):
+    """The tokens of decoder=fixed (k=1) in fewer forwards, for diffusion models: a forward looks at `states` states of
+    a row at once, those that the one before expects after none, one, two, ... more tokens, and goes on from the last
+    that the model itself would have reached.
+
+    confidence: the order, as in `Decoder`. Costs `states` times the columns.
+    """
+
+    states: Count = 4
+    confidence: Literal["prob", "margin", "entropy", "left_to_right"] = "prob"
+
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        if not isinstance(model, DenoisingLM):
+            raise ValueError(f"decoder=freedave needs a diffusion model, and {model.name!r} is none; use model=tiny")
+        decoder = Decoder(FixedK(1), confidence=self.confidence)
+        check_ahead(model, decoder, cache, stop, self.states)
+        loop = partial(decode_ahead, states=self.states)
+        return DiffusionGenerator(model, decoder, cache, stop, block_len, seed, loop)
+
+
+def _generator(
+    name: str,
+    model: LanguageModel,
+    how: Verified,
+    cache: CacheStrategy,
+    stop: StopRule,
+    seed: int,
+    drafter: DiffusionLM | None = None,
+) -> Generator:
+    """Raises ValueError for a model that cannot verify, or whose drafts it cannot verify."""
+    causal = check_causal(name, model, cache, stop)
+    stream = CausalStream(causal)
+    if how.drafter is not None:
+        how.drafter.size(stream)
+    return CausalGenerator(
+        causal,
+        lambda _, prompts, gen_lens: verify(stream, how, prompts, gen_lens, row_seeds(seed, prompts)),
+        drafter,
+    )
