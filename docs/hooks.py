@@ -1,9 +1,9 @@
-"""What MkDocs does besides rendering docs/: it makes the table of decoders and adds pages that live elsewhere.
+"""What MkDocs does besides rendering docs/: it makes two tables and adds pages that live elsewhere.
 
-The table comes from the comments at the top of conf/decoder/*.yaml and from the docstrings of the classes they name, so
-it cannot say anything else than the code. Published results, model cards and the changelog stay where they are in the
-repository; the site shows them under the same paths, and links such as `../results/LOG.md` work here and in a
-repository browser alike.
+The table of decoders comes from the comments at the top of conf/decoder/*.yaml and from the docstrings of the classes
+they name, the table of metrics from `METRICS`. So they cannot say anything else than the code. Published results, model
+cards and the changelog stay where they are in the repository; the site shows them under the same paths, and links such
+as `../results/LOG.md` work here and in a repository browser alike.
 """
 
 import inspect
@@ -19,6 +19,8 @@ from hydra.utils import get_class
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from parallelbench.stats.metrics import METRICS
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -87,6 +89,11 @@ def table() -> str:
     return "\n".join(["| decoder | what a step commits | paper |", "| --- | --- | --- |", *rows])
 
 
+def metrics() -> str:
+    rows = [f"| {metric.heading} | `{name}` | {metric.about} |" for name, metric in METRICS.items()]
+    return "\n".join(["| column | in files | meaning |", "| --- | --- | --- |", *rows])
+
+
 def sections() -> str:
     return "\n\n".join(_section(decoder) for decoder in decoder_pages())
 
@@ -128,7 +135,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_dir == str(ROOT):
         page.meta["search"] = {"exclude": True}  # their numbers would bury the pages that explain them
         return markdown.replace("](docs/", "](")
-    for marker, make in (("<!-- table of decoders -->", table), ("<!-- every decoder -->", sections)):
-        if marker in markdown:
-            markdown = markdown.replace(marker, make())
+    for marker, make in (("table of decoders", table), ("every decoder", sections), ("table of metrics", metrics)):
+        if f"<!-- {marker} -->" in markdown:
+            markdown = markdown.replace(f"<!-- {marker} -->", make())
     return markdown.replace("](../", "](")

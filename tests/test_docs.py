@@ -16,6 +16,7 @@ from conftest import call
 from hydra import compose, initialize_config_dir
 
 from dllm.families import FAMILIES, MODEL_TYPES
+from parallelbench.stats.metrics import METRICS
 
 ROOT = Path(__file__).parent.parent
 CONF, DOCS = ROOT / "conf", ROOT / "docs"
@@ -65,6 +66,12 @@ def test_the_site_has_every_decoder_and_needs_no_network(tmp_path: Path) -> None
         about, paper = re.findall("<td>(.+)</td>", page.split(name)[1].split("</tr>")[0])
         assert "decoder." not in about and re.search(r"arXiv|ours|none|[A-Z]", paper), f"{path.stem}: {about} | {paper}"
         assert f'id="{path.stem}"' in page, f"{path.stem} has no section"
+    for page in (site / "index.html", site / "reports" / "index.html"):
+        rows = re.findall(r"<td>(.+)</td>\n<td><code>(\w+)</code></td>\n<td>(.+)</td>", page.read_text())
+        assert rows == [(metric.heading, name, metric.about) for name, metric in METRICS.items()]
+    for shown in (site / "index.html", site / "reports" / "index.html"):
+        rows = re.findall(r"<td>(.+)</td>\n<td><code>(\w+)</code></td>\n<td>(.+)</td>", shown.read_text())
+        assert rows == [(metric.heading, name, metric.about) for name, metric in METRICS.items()]
     for html in [*site.glob("*.html"), *site.glob("*/index.html")]:
         loaded = re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?:)?//', html.read_text())
         assert not loaded, f"{html} loads something from the network"

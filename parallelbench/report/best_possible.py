@@ -12,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 import dllm
-from parallelbench.records.record import find_runs, read_run
+from parallelbench.records.record import Record, find_runs, read_run
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 from parallelbench.report.markdown import table_row
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
                         name, task, run.info["model"], measure("nfe", records).value, measure("score", records), values
                     )
                 )
-            if not records or run.config["model"].get("name_or_path") != "tiny" or name in refused:
+            if not records or name in refused or not _are_tokens_of(tokenizer, records):
                 continue
             try:
                 forwards, score = ideal(run, found, tokenizer, samples, build_part)
@@ -104,6 +104,11 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     text = _markdown(points, bests, refused)
     (out_dir / "report.md").write_text(text)
     return f"{text}\n{out_dir}"
+
+
+def _are_tokens_of(tokenizer: PreTrainedTokenizerBase, records: Sequence[Record]) -> bool:
+    """Whether a run's tokens are those of the ideal model: only then its decoder can be compared on both."""
+    return all(tokenizer.decode(record.token_ids) == record.completion for record in records)
 
 
 def _bound(values: np.ndarray, nfe: float) -> float:

@@ -54,7 +54,9 @@ def ideal(
     """Mean forwards and score of a run's decoder and stop rule on the ideal model of a task, `samples` decodes per
     shape, weighted as the run's samples are. Raises ValueError for a decoder that no ideal model can serve."""
     decoder, stop = build_part(run.config["decoder"]), build_part(run.config["stop"])
-    assert isinstance(decoder, Decoder) and isinstance(stop, StopRule)
+    if not isinstance(decoder, Decoder):
+        raise ValueError("a decoder with a loop of its own does not run on an ideal model")
+    assert isinstance(stop, StopRule)
     if decoder.temperature == 0:
         decoder = replace(decoder, temperature=COLD)
     nfe, scores, strata = [], [], []
