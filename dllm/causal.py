@@ -161,7 +161,9 @@ class CausalStream:
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int, spare: int) -> ColumnCache:
         """An empty cache for canvases of `length` columns, with room for `spare` columns of groups in a forward."""
         if isinstance(self.model, DiffusionLM):
-            return self.model.new_kv(prompt_len, length + spare)
+            kv = self.model.new_kv(prompt_len, length + spare)
+            assert kv is not None
+            return kv
         columns = torch.arange(length + spare, device=prompt_len.device).expand(len(prompt_len), -1)
         return ColumnCache(self.model.backbone.config.num_hidden_layers, columns)
 
