@@ -30,5 +30,6 @@ from decoders.soft import Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
 from decoders.types import CommitRule, LogitTransform, Rescore, Revise, SoftStep
 from decoders.verified.accept import Sampling
+from decoders.verified.ahead import decode_ahead
 from decoders.verified.drafters import Drafter, LookupDrafts, MaskDrafts, ModelDrafts
 from decoders.verified.rounds import Verified

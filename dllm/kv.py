@@ -66,6 +66,7 @@ class ColumnCache(Cache):
     def copy(self, source: Int[Tensor, " N"], target: Int[Tensor, " N"]) -> None:
         """Gives rows `target` the keys and values of rows `source`."""
         for layer in self.layers:
+            assert isinstance(layer, _ColumnLayer)
             for store in (layer.keys, layer.values):
                 if store is not None:
                     store[target.to(store.device)] = store[source.to(store.device)]

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import samples
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    GenerationConfig,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+)
 
 import dllm
 from decoders import NO_CACHE, BlockEos, Decoder, Never, StrictEos, Threshold
@@ -178,6 +186,26 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
     for settings in ({"num_tokens": 0}, {"max_ngram": -1}):
         with pytest.raises(ValueError, match="of PromptLookup; give a whole number"):
             PromptLookup(**settings)
+
+
+def test_backbones_that_cannot_verify_are_refused() -> None:
+    """A window of attention, logits changed behind the head, and positions that are no argument (ALiBi)."""
+    sizes = {"vocab_size": len(TOKENIZER), "hidden_size": 32, "bos_token_id": None, "eos_token_id": None}
+    layers = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    for config, reason in (
+        (MistralConfig(**sizes, **layers, num_key_value_heads=2, sliding_window=16), "has layers of sliding_attention"),
+        (BloomConfig(**sizes, n_layer=2, n_head=4), "gives other logits where a mask of ours"),
+    ):
+        model = CausalLM(AutoModelForCausalLM.from_config(config), TOKENIZER, "odd")
+        with pytest.raises(ValueError, match=f"model 'odd' {reason}.* use decoder=ar"):
+            bind(PromptLookup(), model)
+    learned = GPT2Config(vocab_size=len(TOKENIZER), n_embd=32, n_layer=2, n_head=4, eos_token_id=None)
+    model = CausalLM(AutoModelForCausalLM.from_config(learned), TOKENIZER, "learned").eval()
+    lookup, greedy = (
+        looked_up(PromptLookup(), model, prompts(), [9] * 5),
+        Autoregressive().decode(model, prompts(), [9] * 5),
+    )
+    assert [row.token_ids for row in lookup] == [row.token_ids for row in greedy]
 
 
 @pytest.fixture

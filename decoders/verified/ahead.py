@@ -109,8 +109,9 @@ def check_ahead(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop: S
         raise ValueError(f"states={states}; a forward looks at 1 or more")
     if decoder != Decoder(FixedK(1), confidence=decoder.confidence) or decoder.confidence == "random":
         raise ValueError("states are verified against greedy decoding of one token per step; use rule FixedK(1) alone")
-    is_window = isinstance(cache, WindowCache) and cache.refresh_every is None and not cache.warmup
-    is_window = is_window and (cache.look_back or not model.spec.shift)
+    is_window = isinstance(cache, WindowCache) and not (
+        cache.refresh_every or cache.warmup or (model.spec.shift and not cache.look_back)
+    )
     if not is_window and cache != BlockCache():
         raise ValueError(f"{cache} depends on the steps before; look ahead with cache=none, prefix, dual or block")
     if stop.looks is not None:
