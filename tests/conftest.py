@@ -3,10 +3,12 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from jaxtyping import config
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dllm import DiffusionLM, ModelSpec
@@ -61,6 +63,14 @@ def prompts() -> list[list[int]]:
     """Ragged prompts of ids below the special ones."""
     rng = torch.Generator().manual_seed(3)
     return [torch.randint(0, PAD, (n,), generator=rng).tolist() for n in (5, 11, 3, 8)]
+
+
+@pytest.fixture
+def as_a_user_has_it() -> Iterator[None]:
+    """Without the tests' own type checks, which would refuse values of wrong types before the parts do."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 SMALL = ["limit=3", "batch_size=2", "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"]

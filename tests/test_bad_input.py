@@ -12,7 +12,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from jaxtyping import config
 from omegaconf import OmegaConf
 
 import decoders
@@ -33,6 +32,7 @@ from parallelbench.wiring.conf import CONF
 from parallelbench.wiring.config import Settings
 from tests.conftest import make_model
 
+pytestmark = pytest.mark.usefixtures("as_a_user_has_it")
 NAN, INF = math.nan, math.inf
 NUMBERS = (NAN, INF, -INF, -1e30, 1e30, 10**400, -(10**30))  # that no knob takes
 OTHERS = ("abc", "", [], {}, b"1", object())
@@ -58,14 +58,6 @@ REQUIRED = {  # what else than its knobs a class wants
     "WaitingLine": {"operation": "copy"},
     "WordsToSentence": {"level": "easy"},
 }
-
-
-@pytest.fixture(autouse=True)
-def as_a_user_has_it() -> Iterator[None]:
-    """Without the tests' own type checks, which would refuse first."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
 
 
 def below(kind: type) -> Iterator[type]:

@@ -253,6 +253,7 @@ def test_soft_embeddings_have_their_definitions() -> None:
         torch.testing.assert_close(cosine(half, table[5], dim=-1), cosine(half, mixture, dim=-1))
 
 
+@pytest.mark.usefixtures("as_a_user_has_it")
 @pytest.mark.parametrize(
     ("build", "message"),
     [

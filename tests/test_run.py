@@ -92,6 +92,7 @@ def test_a_killed_run_resumes_to_the_same_samples(cli, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.usefixtures("as_a_user_has_it")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
