@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from parallelbench.tasks.code import sandbox
-from parallelbench.tasks.code.sandbox import JAIL, check_sandbox, run_code
+from parallelbench.tasks.code.sandbox import RUNNER, check_sandbox, run_code
 
+JAIL = RUNNER.with_name("jail.py")
 RIGHT = "def double(x):\n    return 2 * x\n"
 TESTS = "assert double(2) == 4\n"
 
@@ -168,7 +169,7 @@ def test_the_kernel_refuses_too(namespaces: bool, tmp_path: Path) -> None:
         f"import importlib.util, sys\nspec = importlib.util.spec_from_file_location('jail', {str(JAIL)!r})",
         "jail = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(jail)",
         "sys.addaudithook = lambda hook: None",
-        "" if namespaces else "jail.enter_namespaces = lambda: None",
+        "jail.enter_namespaces()" if namespaces else "",
         f"OUTSIDE = {str(outside)!r}",
         "assert not jail.lock(20, 1 << 29)",
         ATTEMPTS,
@@ -184,9 +185,11 @@ def test_the_kernel_refuses_too(namespaces: bool, tmp_path: Path) -> None:
 
 
 def test_without_isolation_nothing_runs_unless_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    weak = tmp_path / "jail.py"
-    weak.write_text(JAIL.read_text().replace('if __name__ == "__main__":', "enter_landlock = lambda: False\nif 1:"))
-    monkeypatch.setattr(sandbox, "JAIL", weak)
+    weak = tmp_path / "runner.py"
+    for name in ("runner.py", "peers.py", "jail.py"):
+        tmp_path.joinpath(name).write_text(RUNNER.with_name(name).read_text())
+    weak.write_text(weak.read_text().replace("import peers", "import peers\njail.enter_landlock = lambda: False", 1))
+    monkeypatch.setattr(sandbox, "RUNNER", weak)
     with pytest.raises(ValueError, match=r"no Landlock to isolate.*unsandboxed=true"):
         run_code(RIGHT, TESTS)
     assert run_code(RIGHT, TESTS, unsandboxed=True).passed
