@@ -23,6 +23,7 @@ ON_REMOTE: dict[str, Callable[..., Any]] = {
     "call": lambda function, args, kwargs: function(*args, **kwargs),
     "get": getattr,
     "set": setattr,
+    "bool": bool,
     "list": list,
     "len": len,
     "item": operator.getitem,
@@ -52,6 +53,9 @@ class Remote:
 
     def __setattr__(self, name: str, value: object) -> None:
         self._peer.ask("set", self, name, value)
+
+    def __bool__(self) -> bool:
+        return self._peer.ask("bool", self)
 
     def __iter__(self) -> Any:
         return iter(self._peer.ask("list", self))

@@ -31,12 +31,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, Literal, get_args
+from typing import BinaryIO, Literal
 
 RUNNER = Path(__file__).with_name("runner.py")
 TAIL = 2000  # bytes of output kept
 
 Reason = Literal["passed", "failed", "exited", "crashed", "timed_out"]
+VERDICTS: dict[str, Reason] = {"passed": "passed", "failed": "failed", "exited": "exited", "crashed": "crashed"}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _run(job: bytes, work: Path, stdout: BinaryIO, stderr: BinaryIO, timeout_s: 
 def _reason(code: int | None, verdict: str) -> Reason:
     if code is None:
         return "timed_out"
-    return next((reason for reason in get_args(Reason) if reason == verdict), "crashed" if code < 0 else "failed")
+    return VERDICTS.get(verdict, "crashed" if code < 0 else "failed")
 
 
 def _tail(file: BinaryIO) -> str:
