@@ -36,6 +36,7 @@ ANALYSES = {
     "bootstrap",
     "oracle": "RUN ... [out_dir=DIR]   the best knob for each sample: what a choice per sample could gain over one for "
     "all",
+    "order": "RUN ... [out_dir=DIR]   how far decoders go from left to right: Kendall's and Spearman's correlations",
 }
 MODULES = {  # of `main(arguments)`, which returns what is left to print
     "run": "wiring.sweep",
@@ -51,6 +52,7 @@ MODULES = {  # of `main(arguments)`, which returns what is left to print
     "analyze pbx": "report.pbx",
     "analyze compare": "report.compare",
     "analyze oracle": "report.best_knob",
+    "analyze order": "report.decoding_order",
 }
 HANDED = {  # what of the wiring a report needs, to go back from a run to its command or its decoder
     "report": "command.command",

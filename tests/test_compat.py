@@ -12,7 +12,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
 from decoders import NO_CACHE, Decoder, StrictEos
-from parallelbench.records.compat import FIRST, MOVED, first_paths, public_paths, unstated_facts
+from parallelbench.records.compat import FIRST, MOVED, as_written_today, first_paths, public_paths, unstated_facts
 from parallelbench.records.record import config_hash, read_run
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.wiring.conf import CONF
@@ -115,3 +115,11 @@ def test_the_generation_of_official_data_is_stated() -> None:
         assert unstated_facts(config).generation == generation
         if generation:
             assert get_object(config["suite"]["_target_"]).generation == generation
+
+
+def test_what_a_run_did_before_a_setting_came_is_stated_and_keeps_its_hash() -> None:
+    old = {"decoder": {"_target_": "parallelbench.recurrent.DiffusionForcing", "inner": 2}}
+    today = as_written_today(old)
+    assert today["decoder"] == {"_target_": "parallelbench.DiffusionForcing", "inner": 2, "freeze": "prefix"}
+    released = {"decoder": today["decoder"] | {"freeze": "last"}}
+    assert config_hash(old) == config_hash(today) != config_hash(released)

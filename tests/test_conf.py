@@ -7,15 +7,18 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
+from omegaconf import DictConfig
 
 from dllm.causal import save_causal
 from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
+from parallelbench.stats import protocol
 from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.sweeper import GridsSweeper
 
 PACKAGED = ("experiment", "launcher", "recipe")  # settings of other groups
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in PACKAGED]
-EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))]
+EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml")) if path.stem != "published_ar"]
 AUTOREGRESSIVE = ("causal", "smollm2", "tiny_ar")
 SOURCES = {"suite": "suite.tasks.0.source=rows.jsonl", "data": "data.source=rows.jsonl"}  # files of the user's
 RECIPES = {"learn2pd": "train_filter", "minibatch": "train_filter", "fast_dllm_v2": "train"}
@@ -63,19 +66,57 @@ def test_a_launcher_is_chosen_by_its_group(launcher: str, target: str) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_point_of_every_experiment_instantiates(name: str) -> None:
     with initialize_config_module("conf", version_base=None):
-        grid = compose("run", [f"experiment={name}"], return_hydra_config=True).hydra.sweeper.params
-        parsed = OverridesParser.create().parse_overrides([f"{key}={values}" for key, values in grid.items()])
-        choices = [
-            [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-            if override.is_sweep_override()
-            else [override.input_line]
-            for override in parsed
-        ]
-        points = list(itertools.product(*choices))
+        sweeper = compose("run", [f"experiment={name}"], return_hydra_config=True).hydra.sweeper
+        points = []
+        for grid in sweeper.get("grids", [sweeper.get("params")]):
+            parsed = OverridesParser.create().parse_overrides([f"{key}={values}" for key, values in grid.items()])
+            choices = [
+                [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+                if override.is_sweep_override()
+                else [override.input_line]
+                for override in parsed
+            ]
+            points += itertools.product(*choices)
         assert len(points) > 1
         for overrides in points:
             config = compose("run", [f"experiment={name}", *overrides])
             assert instantiate(config.decoder, _convert_="all") is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "jobs"),
+    [
+        ([], 5 * 6 + 6 + 5),
+        (["decoder=threshold"], 6),
+        (["decoder=threshold,factor_released"], 6 + 5),
+        (["decoder=threshold", "decoder.rule.tau=0.9", "cache=none,dual"], 2),
+        (["decoder=credit", "decoder.rule.tau=0.7,0.9"], 2),
+        (["decoder=credit"], 1),
+    ],
+)
+def test_the_published_grids_are_swept_one_after_the_other(given: list[str], jobs: int) -> None:
+    with initialize_config_module("conf", version_base=None):
+        config = compose("run", ["experiment=published"], return_hydra_config=True)
+    assert not deviations_of(config) and config.suite.grammar == "languagetool"
+    sweeper = GridsSweeper(config.hydra.sweeper.grids)
+    overrides = OverridesParser.create().parse_overrides(["experiment=published", *given])
+    (found,) = sweeper.split_arguments(overrides, None)
+    assert len(found) == len(set(map(tuple, found))) == jobs
+    assert all(len({setting.split("=")[0] for setting in job}) == len(job) for job in found)
+
+
+def deviations_of(config: DictConfig) -> list[str]:
+    """Settings of the experiment that are not the published protocol's."""
+    wanted = {"gen_length": None, "block_length": None, "limit": 108, "stop": {"_target_": "decoders.Never"}}
+    return [key for key, value in wanted.items() if config[key] != value]
+
+
+def test_autoregressive_baselines_have_the_published_budget() -> None:
+    with initialize_config_module("conf", version_base=None):
+        config = compose("run", ["experiment=published_ar"])
+    assert config.gen_length == protocol.AR_BUDGET
+    assert config.decoder._target_ in protocol.AUTOREGRESSIVE
+    assert config.suite.grammar == "languagetool" and config.limit == 108
 
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("**/*.yaml")), ids=lambda p: str(p.relative_to(CONF)))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from test_sweep_scores import write_run
 
+from parallelbench.stats import protocol
+from parallelbench.stats.protocol import deviations
 from parallelbench.stats.published import TOP_K, pbx_table, read_tables
 
 HEADER = "model,strategy,task,tokens_per_step,score"
@@ -155,23 +157,66 @@ def test_the_sites_layout_and_the_leaderboards_numbers_beside_the_computed(cli, 
     assert "2 of 3 entries equal the leaderboard's: dream confidence-threshold PB80 5.07, leaderboard 5.00" in out
 
 
-def test_own_runs_stand_beside_published_ones_of_their_generation_only(cli, tmp_path: Path) -> None:
+TASKS = [f"t{i:02}" for i in range(17)]
+V1 = {"suite": "parallelbench.OfficialSuite", "tasks": TASKS, "version": "v1-aa-bb+1+languagetool-6.6"}
+AR = {"_target_": "parallelbench.Autoregressive", "rule": {}}
+
+
+def test_own_runs_stand_beside_published_ones_of_their_generation_only(
+    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "NUM_ROWS", {"v1": 34, "v2": 34})
     (tmp_path / "small.csv").write_text(SMALL)
-    tasks = [f"t{i:02}" for i in range(17)]
-    suites = {"v1": "parallelbench.OfficialSuite", "own": "parallelbench.Suite"}
-    for name, suite in suites.items():
+    for name, suite in {"v1": "parallelbench.OfficialSuite", "own": "parallelbench.Suite"}.items():
         for score, nfe, tau in (([1.0] * 34, 16, 0.9), ([1.0] * 17 + [0.0] * 17, 8, 0.8)):
-            write_run(tmp_path / name / str(nfe), score, nfe, tau, suite=suite, tasks=tasks)
-    beside = ("| m (your runs) | threshold | ", "m,threshold")
-    for runs, generation, reason in (
-        ("v1", "v1", None),
-        ("v1", "v2", "suite=mine is v1 data, the numbers are v2's"),
-        ("own", "v1", "suite=mine is not ParallelBench's data"),
+            write_run(tmp_path / name / str(nfe), score, nfe, tau, **V1 | {"suite": suite})
+    for stop in ("never", "strict_eos"):
+        write_run(tmp_path / "two" / stop, [1.0] * 34, 16 - len(stop), 0.9, choices={"stop": stop}, **V1)
+    stop = "threshold stop=strict_eos: stop=strict_eos, published runs decode the whole canvas (stop=never)"
+    for runs, generation, enters, reason in (
+        ("v1", "v1", "threshold", None),
+        ("v1", "v2", None, "suite=mine is v1 data, the numbers are v2's"),
+        ("own", "v1", None, "suite=mine is not ParallelBench's data"),
+        ("two", "v1", "threshold stop=never", stop),
     ):
         code, out, _ = cli("analyze", "pbx", runs, "csv=small.csv", f"generation={generation}", "out_dir=out")
-        table = (tmp_path / "out" / "pbx.csv").read_text()
-        assert code == 0 and (beside[0] in out) == (beside[1] in table) == (reason is None)
-        assert reason is None or f"Not comparable with published numbers: {reason}." in out
+        table = csv.DictReader((tmp_path / "out" / "pbx.csv").read_text().splitlines())
+        assert code == 0 and [row["strategy"] for row in table][2:] == [enters] * (enters is not None)
+        assert out.count("(your runs)") == (enters is not None)
+        assert (f"Not comparable with published numbers: {reason}." in out) == ("Not comparable" in out) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("changed", "rows", "reasons"),
+    [
+        ({}, 1708, []),
+        ({}, 1700, ["1700 of 1708 rows were decoded"]),
+        ({"tasks": TASKS[1:]}, 1708, ["suite=mine ran with 16 tasks, the published means are over 17"]),
+        ({"version": "v1-unpublished-aa-bb+1"}, 1708, ["its data are not the published files"]),
+        ({"version": "v1-aa-bb+1+harper-2"}, 1708, ["harper-2 checks grammar, not LanguageTool"]),
+        ({"choices": {"cache": "dual"}}, 1708, ["cache=dual, published runs have none"]),
+        ({"config": {"gen_length": 32}}, 1708, ["gen_length=32, published runs have gen_length=null"]),
+        ({"config": {"block_length": 8}}, 1708, ["block_length=8, published runs have block_length=null"]),
+        (
+            {"config": {"block_length": 8}, "decoder": {"rule": {"_target_": "decoders.Dilated"}}},
+            1708,
+            [],  # DUS is published by its block
+        ),
+        ({"decoder": {"temperature": 0.5}}, 1708, ["temperature=0.5, published runs are greedy"]),
+        ({"decoder": AR, "config": {"gen_length": 1024}, "choices": {"stop": "strict_eos"}}, 1708, []),
+        ({"decoder": AR}, 1708, ["gen_length=None, published runs have gen_length=1024"]),
+    ],
+)
+def test_what_keeps_a_run_from_a_published_table(tmp_path: Path, changed: dict, rows: int, reasons: list[str]) -> None:
+    assert deviations(write_run(tmp_path / "run", [1.0] * rows, 8, 0.9, **V1 | changed), "v1") == reasons
+
+
+def test_an_adaptive_run_shares_no_batchs_forwards_with_v2(tmp_path: Path) -> None:
+    v2 = {"suite": "parallelbench.OfficialV2Suite", "tasks": TASKS}
+    run = write_run(tmp_path / "threshold", [1.0] * 1700, 8, 0.9, **v2)
+    assert deviations(run, "v2") == ["its forwards are each sample's own, the v2 leaderboard counts those of a batch"]
+    fixed = {"rule": {"_target_": "decoders.FixedK", "k": 2}}
+    assert deviations(write_run(tmp_path / "fixed", [1.0] * 1700, 8, 0.9, decoder=fixed, **v2), "v2") == []
 
 
 def test_generations_are_never_mixed(tmp_path: Path) -> None:

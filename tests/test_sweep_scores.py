@@ -175,8 +175,10 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
     ]
     choices = {"model": "m", "decoder": "threshold", "cache": "none", "stop": "never", "suite": "mine"}
     rule = {"_target_": "decoders.Threshold", "tau": tau}
-    decoder = {"_target_": "decoders.Decoder", "rule": rule}
+    decoder = {"_target_": "decoders.Decoder", "rule": rule, **changed.get("decoder", {})}  # type: ignore[dict-item]
     config = {"decoder": decoder, "suite": {"_target_": changed["suite"]}, "batch_size": 1}
+    config |= {"gen_length": None, "block_length": None, **changed.get("config", {})}  # type: ignore[dict-item]
+    choices |= changed.get("choices", {})  # type: ignore[arg-type]
     info = {"schema": 1, "status": changed.get("status", "done"), "choices": choices, "model": "m"}
     info |= {"device": "cpu", "config_hash": "0"}
     folder.mkdir(parents=True)

@@ -2,6 +2,9 @@
 parallel decoding gains."""
 
 import json
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from dllm.load import ASSETS
 from parallelbench.tasks import builtin_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN
 
+ROOT = Path(__file__).parents[1]
 TASKS = builtin_tasks()
 
 
@@ -67,3 +71,40 @@ def test_its_record_says_how_it_was_trained(name: str) -> None:
     assert config.get("data_seed", config.get("data", {}).get("seed")) >= TRAIN_SEED_MIN
     assert {"steps", "sequences", "seconds", "final_loss", "device"} <= set(record)
     assert record.get("torch") or record["versions"]["torch"]
+
+
+SHIPPED = {
+    path.parent.name: path for path in (*ASSETS.glob("*/training.json"), *ROOT.glob("decoders/assets/*/filter.json"))
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_its_record_names_the_whole_chain_of_trainings(name: str) -> None:
+    """Every training down to the random weights, its record or that there is none, and a commit of this repository."""
+    record = json.loads(SHIPPED[name].read_text())
+    chain = record["chain"]
+    assert "from scratch" in chain[0]["training"] and chain[-1]["record"] == "this"
+    for stage in chain:
+        path, _, inner = stage["record"].removeprefix("this").rpartition("#")
+        found = json.loads((ROOT / path).read_text()) if path else record
+        for key in inner.split(".") if inner else ():
+            found = found[key]
+        steps = re.search(r"([\d,]+) steps", stage["training"])
+        assert stage["unknown"] if not stage["record"] else steps and found["steps"] == int(steps[1].replace(",", ""))
+        own = found.get("git", {}).get("commit")
+        assert own == stage["commit"] or stage["unknown"]
+    card = SHIPPED[name].with_name("README.md")
+    if card.exists():
+        text = card.read_text()
+        assert all(stage["commit"][:7] in text for stage in chain)
+
+
+def test_the_commits_of_records_are_of_this_repository() -> None:
+    commits = {stage["commit"] for path in SHIPPED.values() for stage in json.loads(path.read_text())["chain"]}
+    git = ["git", "-C", str(ROOT), "rev-parse"]
+    shallow = subprocess.run([*git, "--is-shallow-repository"], capture_output=True, text=True)
+    if shallow.stdout.strip() != "false":
+        pytest.skip("the repository's history is not here")
+    for commit in commits:
+        ancestor = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, "HEAD"]
+        assert subprocess.run(ancestor, capture_output=True).returncode == 0, f"{commit} is not of this repository"

@@ -8,7 +8,7 @@ these passes, the prompt's included.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 
@@ -25,22 +25,26 @@ from parallelbench.run.generator import Generator
 
 @dataclass(frozen=True)
 class DiffusionForcing(Knobs):
-    """Each round gives every active column `inner` recurrences, drafts the token behind each, freezes the longest
-    prefix of columns whose state moved by less than `eps` (relative to its norm, over the round), and lets one more
-    column in.
+    """Each round gives every active column `inner` recurrences, drafts the token behind each, freezes those that stand
+    still (their state moved by less than `eps`, relative to its norm, over the round), and lets one more column in.
 
-    wavefront: columns active at most; 1 with inner = recurrences is ordinary decoding. eta: share of the old injected
-    state kept where a draft changed. beta: noise mixed into a column's state, divided by 1 + the recurrences it has
-    had. recurrences: after as many a column counts as converged; 0: the model's own number. The published code freezes
-    up to the last converged column, even behind one that has not converged; this is the prefix that the paper states.
+    Defaults are the released ones.
+
+    wavefront: columns active at most; 1 with inner = recurrences is ordinary decoding.
+    eta: share of the old injected state kept where a draft changed.
+    beta: noise mixed into a column's state, divided by 1 + the recurrences it has had.
+    recurrences: after as many a column counts as converged; 0: the model's own number.
+    freeze: all columns before the last one that stands still, even those that do not ("last", as released), or the
+        longest prefix that stands still and whose drafts are what it was computed from ("prefix", the paper's).
     """
 
-    inner: Count = 2
-    wavefront: Count = 16
+    inner: Count = 4
+    wavefront: Count = 128
     eps: Weight = 0.03
     eta: Annotated[float, In("[0, 1)")] = 0.1
-    beta: Share = 0.0
+    beta: Share = 0.5
     recurrences: Number = 0
+    freeze: Literal["last", "prefix"] = "last"
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
@@ -99,14 +103,13 @@ class DiffusionForcing(Knobs):
             drafts = model.read(state, cache)[0].argmax(-1).tolist()
             moved = (state - before).norm(dim=-1)[0] / state.norm(dim=-1)[0]
             settled = ((moved < self.eps).cpu() | (spent >= full)).tolist()
-            count = 0
-            while count < len(active) and settled[count] and (not count or active[count] == drafts[count - 1]):
-                count += 1
-            count = next((i for i in range(1, count) if active[i] in model.eos_ids), count)
-            answer += active[:count]
+            written = [active[0], *drafts]
+            count = self._frozen(settled, active, written)
+            count = next((i for i in range(1, count) if written[i] in model.eos_ids), count)
+            answer += written[:count]
             committed += [nfe - 1] * count
             frozen += count
-            tokens = [active[0], *drafts][count:]
+            tokens = written[count:]
             state, spent, injected = state[:, count:], spent[count:], injected[:, count:]
         if tokens[0] in model.eos_ids:
             stopped = "eos"
@@ -114,3 +117,13 @@ class DiffusionForcing(Knobs):
             answer, stopped = [*answer, tokens[0]], "length"
         committed = committed[: len(answer) + (stopped == "eos")]
         return DecodedRow(answer, [*committed, *[NEVER] * (gen_len - len(committed))], nfe, queried, stopped)
+
+    def _frozen(self, settled: Sequence[bool], active: Sequence[int], written: Sequence[int]) -> int:
+        """How many of the first active columns are frozen. written: the tokens of the columns after this round."""
+        if self.freeze == "last":
+            last = max((i for i, still in enumerate(settled) if still), default=0)
+            return last if len(active) > 1 else int(settled[0])
+        count = 0
+        while count < len(active) and settled[count] and active[count] == written[count]:
+            count += 1
+        return count

@@ -31,6 +31,9 @@ MOVED = {  # the path that configs held before, and the public one
     )
     for name in names.split()
 }
+ADDED = {  # settings that came later, and what runs without them did
+    "parallelbench.DiffusionForcing": {"freeze": "prefix"},
+}
 FIRST = {public: first for first, public in reversed(MOVED.items())}
 
 _BASELINES = ("parallelbench.Autoregressive",)
@@ -44,8 +47,14 @@ def public_paths(config: Any) -> Any:
 
 
 def first_paths(config: Any) -> Any:
-    """A config with its classes by the paths that they had first: what a run's hash is taken of."""
-    return _with_targets(config, lambda path: FIRST.get(path, path))
+    """A config with its classes by the paths that they had first, without what was added since: what a run's hash is
+    taken of."""
+    return _with_targets(_with_added(config, False), lambda path: FIRST.get(path, path))
+
+
+def as_written_today(config: Any) -> Any:
+    """A stored config with public paths, and with the settings that came later."""
+    return _with_added(public_paths(config), True)
 
 
 def unstated_facts(config: Mapping[str, Any]) -> Facts:
@@ -60,6 +69,18 @@ def unstated_facts(config: Mapping[str, Any]) -> Facts:
         generation=_GENERATIONS.get(config["suite"].get("_target_"), ""),
         knobs=knobs_of(config),
     )
+
+
+def _with_added(config: Any, stated: bool) -> Any:
+    """A config that states, or leaves out, the settings of `ADDED` that have the value of runs without them."""
+    if isinstance(config, Mapping):
+        config = {key: _with_added(value, stated) for key, value in config.items()}
+        target = config.get("_target_")
+        added = ADDED.get(target, {}) if isinstance(target, str) else {}
+        if stated:
+            return {**config, **{key: value for key, value in added.items() if key not in config}}
+        return {key: value for key, value in config.items() if key not in added or added[key] != value}
+    return [_with_added(value, stated) for value in config] if isinstance(config, list | tuple) else config
 
 
 def _with_targets(config: Any, renamed: Callable[[str], str]) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import yaml
 
-from parallelbench.records.compat import first_paths, public_paths, unstated_facts
+from parallelbench.records.compat import as_written_today, first_paths, unstated_facts
 from parallelbench.records.facts import Facts
 from parallelbench.records.shards import Shards, replace_file
 
@@ -266,7 +266,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not valid YAML; restore it or choose another out_dir") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no config; restore it or choose another out_dir")
-    return public_paths(content)
+    return as_written_today(content)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.metrics import CONFIDENCE, Value
 from parallelbench.stats.paired import Means, interval, means, pair
+from parallelbench.stats.protocol import deviations
 from parallelbench.stats.published import Key, Levels, Tables, pbx_table, read_tables
 from parallelbench.stats.speed_at_quality import LEVELS as QUALITY
 from parallelbench.stats.speed_at_quality import speed_at
-from parallelbench.stats.sweeps import LEGEND, LEVELS, not_comparable, score_sweeps
+from parallelbench.stats.sweeps import LEGEND, LEVELS, score_sweeps
 
 LEVEL = QUALITY[0]
 SPEED = f"TPF at {100 * LEVEL:g} % of the best"
@@ -53,10 +54,18 @@ def main(arguments: Sequence[str]) -> str:
     runs, left_out = distinct(found)
     published, conflicts = _published(csvs, boards, options["generation"] or None)
     tables: dict[str, list[Row]] = {}
+    apart: list[str] = []
     for group in comparable(runs, across_models=True):
         generation = group[0].facts.generation
-        beside = [] if not generation or not_comparable(group, generation) else published.get(generation, [])
-        tables[samples_name(group[0])] = [*_rows(group, generation or "v2"), *beside]
+        reasons = {run.folder: deviations(run, generation) for run in group} if generation else {}
+        by_protocol = [run for run in group if reasons.get(run.folder) == []]
+        others = [run for run in group if reasons.get(run.folder) != []]
+        if others:
+            tables[samples_name(others[0])] = _rows(others, generation or "v2")
+        if by_protocol:
+            name = f"{samples_name(by_protocol[0])}, as published"
+            tables[name] = [*_rows(by_protocol, generation), *published.get(generation, [])]
+        apart += [f"{folder} stands apart: {'; '.join(why)}" for folder, why in reasons.items() if why]
     shown = {id(row) for rows in tables.values() for row in rows}
     for generation, rows in published.items():
         if not shown & set(map(id, rows)):
@@ -66,6 +75,7 @@ def main(arguments: Sequence[str]) -> str:
     out_dir.mkdir(parents=True, exist_ok=True)
     text = [line for heading, rows in tables.items() for line in _markdown(heading, rows)]
     notes = [f"Left out: {reason}." for reason in (*skipped, *left_out, *conflicts)]
+    notes += [f"{reason}." for reason in apart]
     markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes])
     (out_dir / "leaderboard.md").write_text(markdown + "\n")
     _write_csv(out_dir / "leaderboard.csv", tables)

@@ -13,8 +13,9 @@ from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.metrics import Value
 from parallelbench.stats.paired import Means, interval, means, pair
+from parallelbench.stats.protocol import stand_apart
 from parallelbench.stats.published import Curve, Key, Levels, pbx_table, read_tables
-from parallelbench.stats.sweeps import LEGEND, LEVELS, Sweep, not_comparable, pareto, places, score_sweeps
+from parallelbench.stats.sweeps import LEGEND, LEVELS, Sweep, pareto, places, score_sweeps
 
 NOT_COMPARABLE = "Not comparable with published numbers: {}."
 
@@ -40,18 +41,20 @@ def main(arguments: Sequence[str]) -> str:
     strategies = curve_names(run_names(runs), runs) if runs else []
     sweeps = score_sweeps(runs, strategies, resampled, generation) if resampled else {}
     model = runs[0].info["model"] if runs else ""
-    reason = not_comparable(runs, generation) if runs else ""
-    own = {(model, name): {x: sweep.tps[x].value for x in LEVELS} for name, sweep in sweeps.items()}
-    _write_pbx(out_dir / "pbx.csv", rows | own if not reason else rows or own)
+    apart = stand_apart(runs, strategies, generation)
+    beside = {name: sweep for name, sweep in sweeps.items() if name not in apart}
+    own = {(model, name): {x: sweep.tps[x].value for x in LEVELS} for name, sweep in (beside or sweeps).items()}
+    _write_pbx(out_dir / "pbx.csv", rows | own if beside else rows or own)
 
     text = []
     if rows:
-        beside = {} if reason else {(f"{model} (your runs)", name): sweep.tps for name, sweep in sweeps.items()}
-        text += _published_section(rows, beside, generation, _differences(computed, official))
+        yours = {(f"{model} (your runs)", name): sweep.tps for name, sweep in beside.items()}
+        text += _published_section(rows, yours, generation, _differences(computed, official))
         if curves:
             drawn = {" ".join(key): curve for key, curve in curves.items()}
-            if resampled and not reason:
-                drawn |= {f"{model} {name}": _curve(resampled, at) for name, at in places(strategies).items()}
+            if resampled:
+                at = {name: at for name, at in places(strategies).items() if name in beside}
+                drawn |= {f"{model} {name}": _curve(resampled, points) for name, points in at.items()}
             figure = plots.tradeoff({"tokens per step": drawn}, f"ParallelBench {generation}: mean score against speed")
             plots.save(figure, out_dir / "published")
             text += ["![published curves](published.png)", ""]
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str]) -> str:
         }
         plots.save(plots.tradeoff(panels, f"{model}: mean score over tasks against speed"), out_dir / "runs")
         _write_sweeps(out_dir / "runs.csv", model, runs[0].info["choices"]["suite"], sweeps)
-        text += _own_section(runs, sweeps, resampled, reason, generation)
+        text += _own_section(runs, sweeps, resampled, apart, generation)
     markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])
     (out_dir / "pbx.md").write_text(markdown)
     return f"{markdown}\n{out_dir}"
@@ -102,18 +105,18 @@ def _published_section(
 
 
 def _own_section(
-    runs: Sequence[Run], sweeps: Mapping[str, Sweep], resampled: Means, reason: str, generation: str
+    runs: Sequence[Run],
+    sweeps: Mapping[str, Sweep],
+    resampled: Means,
+    apart: Mapping[str, Sequence[str]],
+    generation: str,
 ) -> list[str]:
     suite = runs[0].info["choices"]["suite"]
     num_tasks, n = len({record.task for record in runs[0].records}), len(runs[0].records)
     lines = [f"## {runs[0].info['model']} on suite={suite}: {num_tasks} tasks, {n} samples", ""]
-    lines += [NOT_COMPARABLE.format(reason), ""] if reason else []
-    if any(run.info["choices"]["stop"] != "never" for run in runs):
-        lines += [
-            "These runs stop at EOS, so their TPS counts columns that were never decoded; the benchmark decodes all "
-            "columns (`stop=never`).",
-            "",
-        ]
+    alike = len({tuple(reasons) for reasons in apart.values()}) == 1 and apart.keys() == sweeps.keys()
+    for name, reasons in list(apart.items())[: 1 if alike else None]:
+        lines += [NOT_COMPARABLE.format(("" if alike else f"{name}: ") + "; ".join(reasons)), ""]
     if generation == "v2":
         lines += ["A fixed number of tokens per step counts at its points alone, as on the v2 leaderboard.", ""]
     heads = [f"PB{x} {speed}" for speed in ("TPS", "TPF") for x in LEVELS]

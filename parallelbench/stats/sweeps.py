@@ -19,7 +19,6 @@ from parallelbench.stats.speed_at_quality import speed_at
 LEVELS = (80, 75, 70)  # per cent, the leaderboard's
 AUP_ALPHA, AUP_DROP = 3.0, 5.0
 NUM_FLIPS = 9999
-NUM_PUBLISHED_TASKS = 17
 LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
     "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
@@ -154,16 +153,3 @@ def places(strategies: Sequence[str]) -> dict[str, list[int]]:
     for i, name in enumerate(strategies):
         groups.setdefault(name, []).append(i)
     return groups
-
-
-def not_comparable(runs: Sequence[Run], generation: str) -> str:
-    """Why runs may not stand beside the generation's published numbers; nothing where they may."""
-    suite, tasks = runs[0].info["choices"]["suite"], {record.task for record in runs[0].records}
-    data = runs[0].facts.generation
-    if not data:
-        return f"suite={suite} is not ParallelBench's data"
-    if data != generation:
-        return f"suite={suite} is {data} data, the numbers are {generation}'s"
-    if len(tasks) != NUM_PUBLISHED_TASKS:
-        return f"suite={suite} ran with {len(tasks)} tasks, the published means are over {NUM_PUBLISHED_TASKS}"
-    return ""

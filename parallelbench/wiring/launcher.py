@@ -23,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 from knobs import Count, check
 from parallelbench.wiring.config import Outcome, decode_config
 from parallelbench.wiring.pool import Died, Report, devices, run_jobs
+from parallelbench.wiring.sweeper import GridsSweeper
 
 PLUGIN = "hydra_plugins.parallelbench_local"
 
@@ -74,16 +75,17 @@ class LocalLauncher(Launcher):
 
 
 def register() -> None:
-    """Makes the launcher known to Hydra, which takes plugins only from a package `hydra_plugins`; a folder of
+    """Makes launcher and sweeper known to Hydra, which takes plugins only from a package `hydra_plugins`; a folder of
     that name at the top of this repository would be a package that holds nothing else."""
     for name in ("hydra_plugins", PLUGIN):
         if find_spec(name) is None:
             sys.modules[name] = ModuleType(name)
             sys.modules[name].__path__ = []
             sys.modules[name].__spec__ = ModuleSpec(name, None, is_package=True)
-    LocalLauncher.__module__ = PLUGIN
-    setattr(sys.modules[PLUGIN], LocalLauncher.__name__, LocalLauncher)
-    Plugins.instance().register(LocalLauncher)
+    for plugin in (LocalLauncher, GridsSweeper):
+        plugin.__module__ = PLUGIN
+        setattr(sys.modules[PLUGIN], plugin.__name__, plugin)
+        Plugins.instance().register(plugin)
 
 
 def work(config: DictConfig, report: Report) -> Outcome:

@@ -1,67 +1,18 @@
-"""The process in which model-written code runs: locks itself in, then runs program and tests. `sandbox` beside it
-starts it by path; it is never imported and uses the standard library only.
+"""How a process locks itself in for good: limits, namespaces, Landlock and seccomp. Standard library only; `runner`
+beside it imports it by path."""
 
-It reads its job from standard input and answers on the descriptor named by its argument: `R` once it is locked in, and
-after the tests a nonce, which it reads from standard input only then.
-"""
-
-import builtins
 import ctypes
-import json
 import os
 import platform
 import resource
 import struct
 import sys
-import types
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 MS_NOSUID, MS_NODEV = 2, 4
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 FILE_BYTES = 4 << 20  # the largest file, standard output among them
-
-
-def main() -> None:
-    answer = int(sys.argv[1])
-    job = json.loads(_read(int.from_bytes(_read(8), "big")))
-    secret = os.dup(0)  # the nonce waits in the pipe; the program's own standard input is empty
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    missing = lock(job["timeout_s"], job["memory_mb"] << 20)
-    if missing and not job["unsandboxed"]:
-        sys.exit(f"no {' and no '.join(missing)}")
-    os.write(answer, b"R")
-    read, write, leave, flush = os.read, os.write, os._exit, sys.stdout.flush  # the program may replace them
-    plain = dict(vars(builtins))
-    solution = types.ModuleType("solution")
-    sys.modules["solution"] = solution
-    code = 1
-    try:
-        exec(first_compiling(job["programs"]), vars(solution))
-        builtins.__dict__.update(plain)
-        exec(compile(job["tests"], "<tests>", "exec"), vars(solution))
-        write(answer, read(secret, 64))
-        code = 0
-    except SystemExit:
-        code = 0  # but without the nonce
-    except BaseException as error:
-        sys.__excepthook__(type(error), error, error.__traceback__)
-    finally:
-        try:
-            flush()
-        finally:
-            leave(code)
-
-
-def first_compiling(programs: list[str]) -> types.CodeType:
-    """The first program that compiles. Raises the first one's error when none does."""
-    errors: list[Exception] = []
-    for program in programs:
-        try:
-            return compile(program, "<program>", "exec")
-        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-            errors.append(error)
-    raise errors[0]
 
 
 def lock(timeout_s: float, memory: int) -> list[str]:
@@ -78,7 +29,6 @@ def lock(timeout_s: float, memory: int) -> list[str]:
     linux = sys.platform == "linux"
     if linux:
         LIBC.prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0)
-        enter_namespaces()
         LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24))
     missing = [] if linux and enter_landlock() else ["Landlock"]
@@ -139,7 +89,7 @@ def enter_landlock() -> bool:
 # name:number on x86_64:number on aarch64 (0: it has none). Processes and programs, signals to others, sockets, what
 # reaches other processes or the machine, metadata of files (which Landlock does not watch), memory that outlives us.
 DENIED = """
-fork:57:0 vfork:58:0 execve:59:221 execveat:322:281
+fork:57:0 vfork:58:0 execve:59:221 execveat:322:281 setpgid:109:154 setsid:112:157
 kill:62:129 tkill:200:130 rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240
 socket:41:198
 ptrace:101:117 process_vm_readv:310:270 process_vm_writev:311:271 kcmp:312:272 setpriority:141:140
@@ -154,9 +104,18 @@ adjtimex:159:171 iopl:172:0 ioperm:173:0 modify_ldt:154:0 open_by_handle_at:304:
 truncate:76:45 chmod:90:0 fchmod:91:52 fchmodat:268:53 chown:92:0 fchown:93:55 lchown:94:0 fchownat:260:54 utime:132:0
 utimes:235:0 futimesat:261:0 utimensat:280:88 setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 removexattr:197:14
 lremovexattr:198:15 fremovexattr:199:16
-shmget:29:194 msgget:68:186 semget:64:190 mq_open:240:180
+shmget:29:194 shmat:30:196 shmctl:31:195 semget:64:190 semop:65:193 semctl:66:191 semtimedop:220:192
+msgget:68:186 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 mq_open:240:180 mq_unlink:241:181
+inotify_init:253:0 inotify_init1:294:26 fanotify_init:300:262 name_to_handle_at:303:264
 """.split()
 FIRST_ARGUMENT = {"clone": (56, 220), "tgkill": (234, 131), "prlimit64": (302, 261)}  # depends on it
+# Of these calls what is named alone: the argument's place, and its values. The others can make the kernel send signals
+# to any process (F_SETOWN, F_SETSIG, FIOSETOWN, SIOCSPGRP), type at a terminal (TIOCSTI) or outlive the parent.
+LIMITED = {
+    "prctl": (157, 167, 0, (15, 16, 0x53564D41)),  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
+    "fcntl": (72, 25, 1, (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)),  # descriptors, their flags, locks
+    "ioctl": (16, 29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A)),  # isatty, sizes, flags
+}
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH, index into the numbers above
 NEWER = 424  # calls from here on (io_uring, pidfd, clone3, new mounts) are optional: libc falls back
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF operations
@@ -181,6 +140,9 @@ def enter_seccomp() -> bool:
         *((EQUAL, tgkill, 0, 2), (LOAD, 16, 0, 0), (EQUAL, os.getpid(), "allow", "eperm")),  # abort()
         *((EQUAL, prlimit, 0, 2), (LOAD, 16, 0, 0), (EQUAL, 0, "allow", "eperm")),  # its own limits
     ]
+    for *numbers, place, allowed in LIMITED.values():
+        program += [(EQUAL, numbers[column], 0, len(allowed) + 2), (LOAD, 16 + 8 * place, 0, 0)]
+        program += [*((EQUAL, value, "allow", 0) for value in allowed), (EQUAL, 0, "eperm", "eperm")]
     ends = {"allow": ALLOW, "eperm": EPERM, "enosys": ENOSYS, "kill": KILL}
     target = {name: len(program) + i for i, name in enumerate(ends)}
     code = b""
@@ -211,15 +173,3 @@ def refuse(event: str, arguments: tuple) -> None:
         path = os.path.realpath(os.fsdecode(arguments[0]))
         if path != os.devnull and not path.startswith(WORK):
             raise PermissionError(f"{event} of {path} is not allowed here")
-
-
-def _read(size: int) -> bytes:
-    """Exactly so many bytes of standard input."""
-    data = b""
-    while len(data) < size:
-        data += os.read(0, size - len(data)) or sys.exit("the job is cut off")
-    return data
-
-
-if __name__ == "__main__":
-    main()

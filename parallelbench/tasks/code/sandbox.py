@@ -1,11 +1,11 @@
-"""Runs model-written code in a process of its own, locked in as far as the system allows.
+"""Runs model-written code in processes of its own, locked in as far as the system allows.
 
-Each program gets a fresh Python without site packages (`jail.py`), an empty environment, an own empty
+Each program gets a fresh Python without site packages (`runner.py`), an empty environment, an own empty
 folder, limits on memory, processor time and file sizes, and is killed at its timeout. The layers, all without
-privileges:
+privileges (`jail.py`):
 
-- seccomp: no other process or program can be started, so nothing survives; no sockets; no signals to others; no
-  tracing, mounting or changes of file metadata.
+- seccomp: no other process or program can be started, so nothing survives; no sockets; no signals to others, by
+  whatever call; no tracing, mounting or changes of file metadata.
 - Landlock: only Python's own library can be read, only the working folder written. Names and sizes of other files can
   still be asked for.
 - Namespaces, where the system grants them: no network devices, no shared memory, a working folder in memory.
@@ -13,16 +13,16 @@ privileges:
 
 Without seccomp or Landlock (other systems than Linux, Linux before 5.13) nothing runs unless asked to (`unsandboxed`):
 then a program can read and write what the user can. It is a wall against accidents and common mischief, not against
-an attacker with a flaw of the kernel. A test's result is proven by a nonce that the process can read only from a pipe
-and only needs once the tests are through, so leaving early, swallowing exceptions or printing prove nothing; but
-program and tests share an interpreter, so code written to cheat the tests (an object equal to everything, a hunt for
-the pipe) can.
+an attacker with a flaw of the kernel.
+
+The tests run in a second process, locked in alike. The program's never holds them, nor a way to the verdict: it only
+answers calls, and of its answers plain values alone come across (`peers.py`). So leaving early, printing, hooks,
+replaced built-ins, a search through frames and memory, or an object that equals everything prove nothing.
 """
 
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -33,10 +33,11 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-JAIL = Path(__file__).with_name("jail.py")
+RUNNER = Path(__file__).with_name("runner.py")
 TAIL = 2000  # bytes of output kept
 
 Reason = Literal["passed", "failed", "exited", "crashed", "timed_out"]
+VERDICTS: dict[str, Reason] = {"passed": "passed", "failed": "failed", "exited": "exited", "crashed": "crashed"}
 
 
 @dataclass(frozen=True)
@@ -58,32 +59,33 @@ def run_code(
     tests: str,
     *,
     alternatives: Sequence[str] = (),
+    setup: str = "",
+    asked: Sequence[str] = (),
     timeout_s: float = 10.0,
     memory_mb: int = 512,
     unsandboxed: bool = False,
 ) -> Outcome:
-    """Runs a program, then its tests in the same namespace. Of the program and its alternatives, the first that
-    compiles counts.
+    """Runs a program, and its tests in another process. Of the program and its alternatives, the first that compiles
+    counts.
+
+    setup: code that the tests need, run before them beside them.
+    asked: names that the program has to define. Other names in the tests are the program's where neither `setup` nor
+        Python has them.
 
     Raises ValueError where code cannot be isolated and `unsandboxed` is not set, RuntimeError when Python itself
     cannot be started.
     """
     if os.name != "posix":
         raise ValueError(f"model-written code cannot be limited on {sys.platform}; run its tasks on Linux")
-    nonce = secrets.token_hex(16).encode()
-    job = {
-        "programs": [program, *alternatives],
-        "tests": tests,
-        "timeout_s": timeout_s,
-        "memory_mb": memory_mb,
-        "unsandboxed": unsandboxed,
-    }
-    body = json.dumps(job).encode()
+    limits = {"timeout_s": timeout_s, "memory_mb": memory_mb, "unsandboxed": unsandboxed}
+    parts = ({"programs": [program, *alternatives], **limits}, {"tests": tests, "setup": setup, "asked": [*asked]})
+    bodies = [json.dumps(part).encode() for part in parts]
+    job = b"".join(len(body).to_bytes(8, "big") + body for body in bodies)
     with tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True) as folder:
         work = Path(folder) / "work"
         work.mkdir()
         with open(f"{folder}/stdout", "w+b") as stdout, open(f"{folder}/stderr", "w+b") as stderr:
-            code, answer = _run(len(body).to_bytes(8, "big") + body + nonce, work, stdout, stderr, timeout_s)
+            code, answer = _run(job, work, stdout, stderr, timeout_s)
             printed, complained = _tail(stdout), _tail(stderr)
     if code is not None and not answer.startswith(b"R"):
         if code == 1 and complained.startswith("no "):
@@ -92,7 +94,7 @@ def run_code(
                 "Linux, or give them unsandboxed=true to run it with your rights"
             )
         raise RuntimeError(f"the sandbox could not start (exit code {code}): {complained}")
-    return Outcome(_reason(code, answer[1:] == nonce), printed, complained)
+    return Outcome(_reason(code, answer[1:].decode()), printed, complained)
 
 
 @cache
@@ -108,7 +110,7 @@ def _run(job: bytes, work: Path, stdout: BinaryIO, stderr: BinaryIO, timeout_s: 
     os.set_blocking(answers, False)
     try:
         with subprocess.Popen(
-            [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", str(JAIL), str(answer)],
+            [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", str(RUNNER), str(answer)],
             stdin=subprocess.PIPE,
             stdout=stdout,
             stderr=stderr,
@@ -133,12 +135,10 @@ def _run(job: bytes, work: Path, stdout: BinaryIO, stderr: BinaryIO, timeout_s: 
         os.close(answer)
 
 
-def _reason(code: int | None, proven: bool) -> Reason:
+def _reason(code: int | None, verdict: str) -> Reason:
     if code is None:
         return "timed_out"
-    if proven and code == 0:
-        return "passed"
-    return "crashed" if code < 0 else "failed" if code else "exited"
+    return VERDICTS.get(verdict, "crashed" if code < 0 else "failed")
 
 
 def _tail(file: BinaryIO) -> str:

@@ -57,7 +57,9 @@ class HumanEval(Knobs):
         programs = humaneval_programs(prompt, entry_point, completion)
         tests = f"{sample.data['test']}\n\ncheck({entry_point})\n"
         is_asked = _is_block(completion) and _defines(completion, entry_point)
-        return _scores(programs, tests, is_asked, self.timeout_s, self.memory_mb, self.unsandboxed)
+        return _scores(
+            programs, tests, prompt, [entry_point], is_asked, self.timeout_s, self.memory_mb, self.unsandboxed
+        )
 
     def _sample(self, row: Row) -> Sample:
         prompt, test, entry_point = row.text("prompt"), row.text("test"), row.text("entry_point")
@@ -95,6 +97,8 @@ class Mbpp(Knobs):
         return _scores(
             [code, trim(code)],
             sample.data["tests"],
+            "",
+            re.findall(r"^(?:async )?(?:def|class) (\w+)", sample.target, re.MULTILINE),
             _is_block(completion),
             self.timeout_s,
             self.memory_mb,
@@ -128,12 +132,21 @@ def _packaged_humaneval() -> str:
 
 
 def _scores(
-    programs: Sequence[str], tests: str, is_asked: bool, timeout_s: float, memory_mb: int, unsandboxed: bool
+    programs: Sequence[str],
+    tests: str,
+    setup: str,
+    asked: Sequence[str],
+    is_asked: bool,
+    timeout_s: float,
+    memory_mb: int,
+    unsandboxed: bool,
 ) -> dict[str, float]:
     outcome = run_code(
         programs[0],
         tests,
         alternatives=programs[1:],
+        setup=setup,
+        asked=asked,
         timeout_s=timeout_s,
         memory_mb=memory_mb,
         unsandboxed=unsandboxed,

@@ -1,0 +1,62 @@
+"""How far decoders go from left to right: `python -m parallelbench analyze order RUN ...`."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from parallelbench.records.record import Record, Run, find_runs, read_run
+from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.options import split_options
+from parallelbench.stats.curves import run_names
+from parallelbench.stats.metrics import ALL, Value, ratio
+from parallelbench.stats.order import order_correlations
+
+NAMES = ("kendall", "spearman", "kendall_canvas", "spearman_canvas")
+LEGEND = (
+    "Rank correlation of a column's place and the forward that committed it, mean over samples: 1 is from left to "
+    "right. canvas: with the padding behind the text. Samples whose columns were all committed at once have no order "
+    "and do not count. 95 % intervals over samples."
+)
+
+
+def main(arguments: Sequence[str]) -> str:
+    """Writes order.csv, by task, and order.md. Raises ValueError for runs without samples."""
+    paths, options = split_options(arguments, {"out_dir": "results/order"})
+    runs = [read_run(folder) for folder in find_runs(paths)]
+    tables = {name: order_by_task(run) for name, run in zip(run_names(runs), runs, strict=True)}
+    out_dir = Path(options["out_dir"])
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with open(out_dir / "order.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["run", "task", "correlation", "value", "ci_low", "ci_high", "n"])
+        for run, tasks in tables.items():
+            for task, values in tasks.items():
+                writer.writerows([run, task, k, v.value, v.ci_low, v.ci_high, v.n] for k, v in values.items())
+    lines = ["# Decoding order", "", *table_head(["run", *(name.replace("_", ", ") for name in NAMES)], 1)]
+    for run, tasks in tables.items():
+        cells = [with_interval(tasks[ALL][name], ".2f") if name in tasks[ALL] else "" for name in NAMES]
+        lines.append(table_row([run, *cells]))
+    markdown = "\n".join([*lines, "", LEGEND, ""])
+    (out_dir / "order.md").write_text(markdown)
+    return f"{markdown}\n{out_dir}"
+
+
+def order_by_task(run: Run) -> dict[str, dict[str, Value]]:
+    """Mean correlations of a run's tasks, and of all samples; those that no sample has are left out."""
+    if not run.records:
+        raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
+    found = [(record, order_correlations(record)) for record in run.records]
+    tasks = dict.fromkeys(record.task for record in run.records)
+    return {task: _means([pair for pair in found if task in (ALL, pair[0].task)]) for task in (*tasks, ALL)}
+
+
+def _means(found: Sequence[tuple[Record, dict[str, float]]]) -> dict[str, Value]:
+    values = {}
+    for name in NAMES:
+        having = [(record.task, correlations[name]) for record, correlations in found if name in correlations]
+        if having:
+            strata, numbers = zip(*having, strict=True)
+            values[name] = ratio(np.array(numbers), np.ones(len(numbers)), strata)
+    return values
