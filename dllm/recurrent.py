@@ -165,7 +165,7 @@ def load_recurrent(
     folder = recurrent_folder(name_or_path)
     if folder is None:
         raise ValueError(f"cannot load model {str(name_or_path)!r}: it has no {CONFIG_FILE} of a depth-recurrent LM")
-    settings = cast(Mapping[str, Any], json.loads((folder / CONFIG_FILE).read_text()))
+    settings = cast(Mapping[str, Any], json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = RecurrentLM(LlamaConfig(**settings["llama"]), Depth(**settings["depth"]), tokenizer, folder.name)
     missing, unexpected = model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=False)

@@ -4,6 +4,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -254,6 +255,11 @@ def _draw_series(axes: Axes, series: Sequence[Series]) -> None:
         axes.errorbar(x, y, yerr=error, color=color, linestyle="none", label=one.label, **style)
     axes.grid(alpha=0.3)
     axes.set_ylim(-4, 104)
+
+
+def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Rows of unlike lengths as `[rows, columns]`; -1 stands for no commit."""
+    return np.array(list(zip_longest(*rows, fillvalue=-1))).T
 
 
 def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:

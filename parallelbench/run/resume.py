@@ -16,6 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from decoders import Generation
+from parallelbench.records.lock import writing
 from parallelbench.records.record import (
     SAMPLES,
     SCHEMA,
@@ -27,8 +28,8 @@ from parallelbench.records.record import (
     read_info,
     read_run,
     write_info,
-    writing,
 )
+from parallelbench.records.trace import TRACES
 from parallelbench.run.job import Job
 from parallelbench.run.measure import timed_batches, watch_memory
 from parallelbench.run.processes import ALONE, Processes
@@ -111,6 +112,13 @@ def _start(job: Job, num_processes: int) -> set[str]:
     """Says in run.json what is about to happen, and returns the ids of the samples that are there already."""
     identity = {"weights": job.generator.fingerprint(), "tasks": {task.name: task.version for task in job.tasks}}
     known = {record.id for record in open_run(job.folder, job.config, identity)}
+    if strange := known - {sample.id for sample in chain.from_iterable(job.batches)}:
+        raise ValueError(
+            f"{job.folder} has a sample {min(strange)!r}, which its suite does not draw; delete its line or choose "
+            "another out_dir"
+        )
+    if job.traced:
+        TRACES.read(job.folder)
     before = read_info(job.folder)
     if job.missing(known) or before.get("status") != "done":
         info = {
