@@ -143,9 +143,8 @@ def _run(stack: LlamaModel, states: Tensor, cache: DynamicCache | None) -> Tenso
 def save_recurrent(model: RecurrentLM, folder: Path) -> None:
     """Writes config, weights (safetensors) and tokenizer, for `load_recurrent`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(
-        json.dumps({"depth": vars(model.depth), "llama": model.config.to_dict()}, indent=2) + "\n"
-    )
+    config = {"depth": vars(model.depth), "llama": model.config.to_dict()}
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS_FILE)
     model.tokenizer.save_pretrained(folder)
 

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TextIO
@@ -77,27 +78,26 @@ def append(path: Path, text: str) -> None:
         os.close(file)
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """A text file to write, which takes the place of `path` at once when the block has ended and it is on disk. Where
-    the block fails, all is as before."""
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Writes a file, which takes the place of `path` at once when all of it is on disk. Where that fails, all is as
+    before."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)  # a killed process left it
-    with open(temporary, "x", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    with open(temporary, "xb", buffering=0) as file:
         try:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+            _write(file.fileno(), _encoded(content) if isinstance(content, str) else content)
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Writes a file as `replacing` does."""
-    with replacing(path) as file:
-        file.write(text)
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A text file to write, which takes the place of `path` when the block has ended, as `replace_file` does it."""
+    file = StringIO(newline="")
+    yield file
+    replace_file(path, file.getvalue())
 
 
 def out_folder(name: str | Path) -> Path:

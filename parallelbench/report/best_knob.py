@@ -15,7 +15,7 @@ from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table_head, table_row, with_interval
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs
 from parallelbench.stats.metrics import ALL, Value
 from parallelbench.stats.paired import Paired, interval, means, pair

@@ -16,7 +16,7 @@ from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 from parallelbench.report.markdown import table_row
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.metrics import Value, measure

@@ -4,6 +4,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
+from parallelbench.records.files import replace_file
 from parallelbench.stats.metrics import Value
 from parallelbench.stats.sweeps import pareto
 
@@ -284,7 +286,9 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Writes path.svg and path.png and closes the figure."""
     paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
     for target in paths:
-        figure.savefig(target, dpi=130, metadata={"Date": None} if target.suffix == ".svg" else None)
+        file, kind = BytesIO(), target.suffix[1:]
+        figure.savefig(file, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+        replace_file(target, file.getvalue())
     plt.close(figure)
     return paths
 

@@ -42,7 +42,8 @@ def watch_memory() -> Callable[[], dict[str, object] | None]:
         on_gpus = sum(torch.cuda.max_memory_allocated(gpu) for gpu in gpus)
         if on_gpus or not is_reset:
             return {"bytes": on_gpus, "of": "GPU tensors"} if on_gpus else None
-        (line,) = [line for line in Path("/proc/self/status").read_text("ascii", "replace").splitlines() if line.startswith("VmHWM")]
+        lines = Path("/proc/self/status").read_bytes().splitlines()
+        (line,) = [line for line in lines if line.startswith(b"VmHWM")]
         return {"bytes": 1024 * int(line.split()[1]), "of": "process"}
 
     return peak
