@@ -7,7 +7,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -82,13 +82,13 @@ def replace_file(path: Path, content: str | bytes) -> None:
     """Writes a file, which takes the place of `path` at once when all of it is on disk. Where that fails, all is as
     before."""
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # a killed process left it
+    _remove(temporary)  # a killed process left it
     with open(temporary, "xb", buffering=0) as file:
         try:
             _write(file.fileno(), _encoded(content) if isinstance(content, str) else content)
             os.replace(temporary, path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            _remove(temporary)
             raise
 
 
@@ -121,6 +121,11 @@ def _write(file: int, data: bytes) -> None:
     while left:  # a nearly full disk takes a part and says so with the next
         left = left[os.write(file, left) :]
     os.fsync(file)
+
+
+def _remove(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _refuse(constant: str) -> None:

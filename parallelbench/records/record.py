@@ -219,9 +219,10 @@ def read_info(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     if not os.path.lexists(path):
         return {}
+    data = read_bytes(path)
     try:
-        info = parse_json(read_bytes(path).decode("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        info = parse_json(data.decode("utf-8"))
+    except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}); delete it and repeat the run's command") from error
     if not isinstance(info, dict):
         raise ValueError(f"{path} holds no run; delete it and repeat the run's command")

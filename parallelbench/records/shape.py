@@ -1,6 +1,5 @@
 """Whether values read from a file are what a type says, so that no reader meets a number where a text belongs."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
@@ -8,6 +7,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 WORDS = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false"}
+
+LARGEST = 2**63  # of numbers; what counts or measures something here is far below
 
 
 def check(value: Any, kind: Any, name: str) -> None:
@@ -64,9 +65,10 @@ def _must_be(is_so: bool, value: Any, name: str, what: str) -> None:
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    """true is no number, and a whole one is also a number."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole if kind is int else whole or (isinstance(value, float) and math.isfinite(value))
+    """A whole number is also a number, and a score may be true or false."""
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    return isinstance(value, int | float) and abs(value) < LARGEST
 
 
 def _shown(value: Any) -> str:
