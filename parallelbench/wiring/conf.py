@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from parallelbench.records.compat import public_paths
+from parallelbench.records.files import os_sentence
 
 CONF = Path(__file__).parents[2] / "conf"  # by path: a folder `conf` of the user's must not shadow it
 GROUPS = ("model", "decoder", "cache", "stop", "suite")
@@ -46,6 +47,9 @@ def in_one_sentence() -> Iterator[None]:
 
 def sentence(error: Exception) -> str:
     """What went wrong, in one line. Where Hydra only passes on a message of ours, that message."""
-    while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | TypeError | HydraException):
+    ours = ValueError | TypeError | OSError | HydraException
+    while isinstance(error, HydraException) and isinstance(error.__cause__, ours):
         error = error.__cause__
+    if isinstance(error, OSError):
+        return os_sentence(error)
     return " ".join(str(error).split("Config search path")[0].split())
