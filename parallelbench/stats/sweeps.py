@@ -12,8 +12,9 @@ import numpy as np
 from scipy.stats import binom, permutation_test
 
 from parallelbench.records.record import Run
-from parallelbench.stats.metrics import Value
-from parallelbench.stats.paired import Means, interval
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.paired import Means
+from parallelbench.stats.resampling import interval
 from parallelbench.stats.speed_at_quality import speed_at
 
 LEVELS = (80, 75, 70)  # per cent, the leaderboard's
