@@ -24,8 +24,8 @@ from parallelbench.report.publish import NUMBERS
 from parallelbench.report.report import write_report
 from parallelbench.run.measure import watch_memory
 from parallelbench.stats.curves import run_names
-from parallelbench.stats.metrics import ALL, METRICS, aggregate
 from parallelbench.stats.intervals import bounded, product, quantiles
+from parallelbench.stats.metrics import ALL, METRICS, aggregate
 from parallelbench.stats.paired import pair
 from parallelbench.stats.sweeps import pareto, sign_flip_p
 from parallelbench.stats.table import run_table

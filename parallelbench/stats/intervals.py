@@ -53,7 +53,11 @@ class Value:
 
 
 def bounded(
-    values: Numbers, low: float, high: float, strata: Strata | None = None, weights: Numbers | None = None
+    values: Numbers,
+    low: int | float,
+    high: int | float,
+    strata: Strata | None = None,
+    weights: Numbers | None = None,
 ) -> Value:
     """The mean of values in [low, high]: scores, and differences of scores.
 

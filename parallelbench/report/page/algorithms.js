@@ -41,16 +41,19 @@ window.algorithms = (() => {
     }
     return (low + high) / 2;
   }
-  function nullVariance(points, share, room) {
-    const moment = (tilt) => add(points.map((x) => (share * x) / (1 - tilt * x)));
+  function nullVariance(points, shares, room) {
+    const moment = (tilt) => points.reduce((sum, x, i) => sum + (shares[i] * x) / (1 - tilt * x), 0);
     const top = (1 - 1e-9) / room, tilt = moment(top) > 0 ? root(moment, 0, top) : top;
-    const weights = points.map((x) => share / (1 - tilt * x));
+    const weights = points.map((x, i) => shares[i] / (1 - tilt * x));
     return add(points.map((x, i) => weights[i] * x * x)) + Math.max(0, 1 - add(weights)) * room * room;
   }
   function scoreLimit(spread, reach, least) {
-    const n = spread.length, room = Math.max(reach, ...spread);
-    if (spread.every((x) => Math.abs(x) < 1e-12)) return (room * Z * Z) / (n + Z * Z);
-    const statistic = (m) => Math.sqrt(n) * m - Z * Math.sqrt(nullVariance(spread.map((x) => x - m), 1 / n, room - m));
+    const n = spread.length, counts = new Map();
+    for (const x of spread) counts.set(Number(x.toFixed(12)), (counts.get(Number(x.toFixed(12))) ?? 0) + 1);
+    const points = [...counts.keys()], shares = [...counts.values()].map((count) => count / n);
+    const room = Math.max(reach, ...points);
+    if (points.length === 1) return (room * Z * Z) / (n + Z * Z);
+    const statistic = (m) => Math.sqrt(n) * m - Z * Math.sqrt(nullVariance(points.map((x) => x - m), shares, room - m));
     return least >= room || statistic(least) >= 0 ? least : root(statistic, least, room * (1 - 1e-9));
   }
   function bounded(values, low, high, strata, [near]) {
