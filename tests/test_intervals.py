@@ -84,7 +84,7 @@ def test_every_printed_interval_holds_the_truth_as_often_as_the_docs_say(kind: s
         if (cells := re.fullmatch(r"\| (.+) \| (.+) \| (\S*\d+.*: .+) \|", line)) is not None:
             sizes = (cell.split(": ") for cell in cells[3].split("; "))
             told |= {(cells[1], cells[2], size): int(share) for size, share in sizes}
-    times = 50 if kind == "curves" else 200
+    times = 50 if kind == "curves" else 200  # or more
     for name, data, size, share in SCRIPT["rows"](200, [kind]):
         error = 100 * sqrt(max(share * (1 - share), 0.01) * 2 / times)
         assert abs(100 * share - told[name, data, size]) < 3.5 * error
