@@ -24,8 +24,9 @@ from parallelbench.report.publish import NUMBERS
 from parallelbench.report.report import write_report
 from parallelbench.run.measure import watch_memory
 from parallelbench.stats.curves import run_names
+from parallelbench.stats.intervals import bounded, product, quantiles
 from parallelbench.stats.metrics import ALL, METRICS, aggregate
-from parallelbench.stats.paired import interval, pair
+from parallelbench.stats.paired import pair
 from parallelbench.stats.sweeps import pareto, sign_flip_p
 from parallelbench.stats.table import run_table
 
@@ -247,7 +248,7 @@ def test_the_paired_comparison_says_what_analyze_compare_says(
     rows = {row[0]: row[1:] for row in cells(page, "compare-table")}
     assert list(rows) == [*sorted(TASKS), ALL]
     for task, row in wanted.items():
-        shown = [f"{v.value:{f}} [{v.ci_low:{f}}, {v.ci_high:{f}}]" for v, f in of_intervals(row)]
+        shown = [value.text(show) for value, show in of_intervals(row)]
         n, score_a, score_b, difference, p, better, worse, *ratios = rows[task]
         assert [n, better, worse] == [str(row.n), str(row.better), str(row.worse)]
         assert [score_a, score_b] == [f"{row.score_a:.1f}", f"{row.score_b:.1f}"]
@@ -367,13 +368,22 @@ def test_the_front_in_the_page_is_that_of_python(algorithms: Page) -> None:
         assert sorted(on) == sorted(pareto(speed, score).tolist())
 
 
-def test_the_interval_in_the_page_is_that_of_python(algorithms: Page) -> None:
+def test_the_intervals_in_the_page_are_those_of_python(algorithms: Page) -> None:
     rng = np.random.default_rng(2)
-    for size in (3, 40, 1001):
-        values = rng.normal(size=size)
-        said = algorithms.evaluate("values => [...algorithms.interval(values)]", values.tolist())
-        wanted = interval(values, size)
-        assert said == pytest.approx([wanted.value, wanted.ci_low, wanted.ci_high], abs=1e-12)
+    for size, strata in ((1, [0]), (3, [0, 0, 0]), (5, [0, 0, 0, 1, 2]), (7, [0] * 6 + [1]), (60, [0] * 40 + [1] * 20)):
+        of = np.array(strata)
+        changes = [np.zeros(size), rng.choice([-1.0, 0.0, 1.0], size), rng.choice([0.0, 0.5, -0.1], size)]
+        for values in changes:
+            call = "([values, strata, t]) => algorithms.bounded(values, -1, 1, strata, t)"
+            said = algorithms.evaluate(call, [values.tolist(), strata, quantiles(of) if size > 1 else []])
+            wanted = bounded(values, -1, 1, of)
+            assert said == pytest.approx([wanted.value, wanted.ci_low, wanted.ci_high], abs=1e-6)
+        columns = rng.integers(1, 9, (2, size)).astype(float)
+        for unseen in (None, [2.0, 9.0], [9.0, 2.0]):
+            call = "([columns, strata, unseen, t]) => algorithms.product(columns, [1, -1], strata, unseen, t)"
+            said = algorithms.evaluate(call, [columns.tolist(), strata, unseen, quantiles(of) if size > 1 else []])
+            wanted = product(columns, (1, -1), of, None if unseen is None else np.array(unseen))
+            assert said == pytest.approx([wanted.value, wanted.ci_low, wanted.ci_high], rel=1e-9)
 
 
 def test_the_p_value_in_the_page_is_that_of_python(algorithms: Page) -> None:

@@ -13,7 +13,8 @@ from parallelbench.records.record import Record, Run
 from parallelbench.report.best_knob import ORACLE, oracle_rows
 from parallelbench.report.compare import compare
 from parallelbench.stats.metrics import ALL
-from parallelbench.stats.paired import Paired, interval, means, pair
+from parallelbench.stats.paired import Paired, marks, means, pair
+from parallelbench.stats.resampling import HALF, interval, lead
 from parallelbench.stats.sweeps import area, aup, merged, oracle, pareto, pbx, sign_flip_p
 
 
@@ -110,19 +111,29 @@ def test_means_weigh_tasks_alike_and_count_padding_in_tps_only() -> None:
     assert result.score[0, 0] == 50 and result.nfe[0, 0] == 5
     assert result.tps[0, 0] == (32 / 2 + 32 / 8) / 2
     assert result.tpf[0, 0] == pytest.approx(12 / 5)
-    assert result.score.std() == 0  # nothing varies within a task
+    assert marks(paired(score, nfe, np.array(["a", "a", "a", "b"])))[0].tpf.value == pytest.approx(12 / 5)
 
 
-def test_the_paired_interval_covers_the_truth_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(1)
-    covered = 0
-    for _ in range(150):
-        first = rng.random(120) < 0.8
-        second = np.where(rng.random(120) < 0.2, rng.random(120) < 0.5, first)  # truth: 0.2 * (0.5 - 0.8) = -6 points
-        values = means(paired(100 * np.stack([first, second]), np.ones((2, 120)))).score
-        got = interval(values[:, 1] - values[:, 0], 120)
-        covered += got.ci_low <= -6 <= got.ci_high
-    assert 0.89 <= covered / 150 <= 0.985  # 95 % within three standard errors, a little less for the bootstrap
+def test_resamples_hold_the_worst_and_the_best_sample_each_on_its_side() -> None:
+    score = np.stack([np.full(40, 100.0), np.full(40, 90.0)])
+    drawn = means(paired(score, np.ones((2, 40)))).score
+    assert (drawn[0] == [100, 90]).all() and (drawn[1 : 1 + HALF] <= drawn[0] + 1e-6).all()
+    assert (drawn[1 + HALF :] >= drawn[0] - 1e-6).all()
+    perfect = interval(drawn[:, 0], 40)
+    assert 90 < perfect.ci_low < 97 and perfect.ci_high == perfect.value == 100
+    ahead = interval(lead(drawn[:, 0], drawn[:, 1]), 40)
+    assert ahead.value == 10 and ahead.ci_low < 10 < ahead.ci_high
+    assert (lead(drawn[:, 0], drawn[:, 0])[0] == 0) and interval(lead(drawn[:, 0], drawn[:, 0]), 40).has_interval
+
+
+def test_marks_weigh_tasks_alike_as_means_do() -> None:
+    rng = np.random.default_rng(3)
+    numbers = paired(rng.integers(0, 2, (2, 30)) * 100, rng.integers(1, 9, (2, 30)), np.array(["a"] * 20 + ["b"] * 10))
+    data = means(numbers)
+    for i, mark in enumerate(marks(numbers)):
+        shown = (mark.score.value, mark.nfe.value, mark.tps.value, mark.tpf.value)
+        assert shown == pytest.approx((data.score[0, i], data.nfe[0, i], data.tps[0, i], data.tpf[0, i]))
+        assert all(value.ci_low < value.value < value.ci_high for value in (mark.score, mark.nfe, mark.tps, mark.tpf))
 
 
 def test_p_values_are_uniform_without_a_difference_and_small_with_one() -> None:
@@ -139,7 +150,7 @@ def test_a_tie_is_a_tie_and_a_gain_is_seen() -> None:
     nfe = np.stack([np.full(100, 8), np.full(100, 4)])
     row = compare(paired(score, nfe, np.repeat(["a", "b"], 50)))
     for tie in row.values():
-        assert tie.p == 1 and tie.difference.value == tie.difference.ci_low == tie.difference.ci_high == 0
+        assert tie.p == 1 and tie.difference.value == 0 and tie.difference.ci_low == -tie.difference.ci_high < 0
         assert tie.nfe_ratio.value == tie.nfe_ratio.ci_high == 0.5 and tie.tpf_ratio.value == pytest.approx(2)
     score[1, :20] = 100
     better = compare(paired(score, nfe))[ALL]
@@ -215,7 +226,7 @@ def test_analyses_of_runs_from_the_command_line(cli, tmp_path: Path) -> None:
     assert {"pbx.md", "runs.png", "runs.svg"} <= {path.name for path in (tmp_path / "pbx").iterdir()}
 
     code, out, _ = cli("analyze", "oracle", "runs", "out_dir=oracle")
-    assert code == 0 and "| oracle | 100.0 [100.0, 100.0] | 6.40 " in out  # 0.6 x 4 + 0.3 x 8 + 0.1 x 16
+    assert code == 0 and "| oracle | 100.0 [96.3, 100.0] | 6.40 " in out  # 0.6 x 4 + 0.3 x 8 + 0.1 x 16
     code, out, _ = cli("analyze", "compare", "runs/slow", "runs/fast", "out_dir=compare")
     assert code == 0 and "| all | 100 | 100.0 | 60.0 | -40.0 [" in out
     for arguments, message in (

@@ -17,15 +17,16 @@ from parallelbench.report import plots
 from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs
-from parallelbench.stats.metrics import ALL, Value
-from parallelbench.stats.paired import Paired, interval, means, pair
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.metrics import ALL
+from parallelbench.stats.paired import Paired, marks, pair
 from parallelbench.stats.sweeps import oracle
 
 ORACLE = "oracle"
 LEGEND = (
     "oracle: per sample the run with the fewest forwards among those that reach the sample's best score. taken: share "
     "of samples for which the oracle takes the run (of equal ones the first). TPS: response columns per forward; TPF: "
-    "tokens before EOS per forward. 95 % intervals: bootstrap over samples within their tasks."
+    "tokens before EOS per forward. 95 % intervals."
 )
 
 
@@ -81,12 +82,10 @@ def oracle_rows(paired: Paired, knobs: Sequence[str]) -> dict[str, list[Row]]:
     tables = {}
     for task in (*np.unique(paired.tasks), ALL):
         of = np.full(len(paired.tasks), True) if task == ALL else paired.tasks == task
-        resampled, n = means(_samples(extended, of)), int(of.sum())
         rows = []
-        for i, knob in enumerate((*knobs, ORACLE)):
-            columns = (resampled.score, resampled.nfe, resampled.tps, resampled.tpf)
-            score, nfe, tps, tpf = (interval(column[:, i], n) for column in columns)
-            rows.append(Row(knob, score, nfe, tps, tpf, 1.0 if knob == ORACLE else float((chosen.run[of] == i).mean())))
+        for i, (knob, mark) in enumerate(zip((*knobs, ORACLE), marks(extended.part(of)), strict=True)):
+            taken = 1.0 if knob == ORACLE else float((chosen.run[of] == i).mean())
+            rows.append(Row(knob, mark.score, mark.nfe, mark.tps, mark.tpf, taken))
         tables[str(task)] = [*sorted(rows[:-1], key=lambda row: -row.nfe.value), rows[-1]]
     return tables
 
@@ -96,11 +95,6 @@ def _part(paired: Paired, runs: Sequence[int]) -> Paired:
     return replace(
         paired, score=paired.score[at], nfe=paired.nfe[at], tokens=paired.tokens[at], canvas=paired.canvas[at]
     )
-
-
-def _samples(paired: Paired, of: np.ndarray) -> Paired:
-    score, nfe, tokens, canvas = (a[:, of] for a in (paired.score, paired.nfe, paired.tokens, paired.canvas))
-    return Paired(paired.tasks[of], score, nfe, tokens, canvas)
 
 
 def _markdown(runs: Sequence[Run], tables: dict[str, dict[str, list[Row]]]) -> str:
@@ -140,4 +134,4 @@ def _write_csv(path: Path, tables: dict[str, dict[str, list[Row]]]) -> None:
             for task, rows in by_task.items():
                 for row in rows:
                     for metric, v in (("score", row.score), ("nfe", row.nfe), ("tps", row.tps), ("tpf", row.tpf)):
-                        writer.writerow([name, task, row.knob, row.taken, metric, v.value, v.ci_low, v.ci_high, v.n])
+                        writer.writerow([name, task, row.knob, row.taken, metric, *v.cells(), v.n])

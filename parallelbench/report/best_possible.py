@@ -20,7 +20,8 @@ from parallelbench.report.markdown import table_row
 from parallelbench.report.options import split_options, suite_runs, whole_number
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
-from parallelbench.stats.metrics import Value, measure
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.metrics import measure
 
 OPTIONS = {"samples": "100", "out_dir": "results/frontier"}
 PRICES = np.concatenate([[0], np.geomspace(1e-3, 4, 80)])  # of a forward, in accuracy

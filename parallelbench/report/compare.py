@@ -11,14 +11,16 @@ from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.records.record import Run, find_runs, read_run
 from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options
-from parallelbench.stats.metrics import ALL, Value, resample_counts
-from parallelbench.stats.paired import Paired, interval, pair
+from parallelbench.stats.intervals import Value, bounded, product
+from parallelbench.stats.metrics import ALL
+from parallelbench.stats.paired import Paired, pair
 from parallelbench.stats.sweeps import sign_flip_p
 
 LEGEND = (
-    "B - A: difference in points; NFE, TPF: B's over A's; 95 % intervals from a paired bootstrap over samples within "
-    "their tasks. p: two-sided paired permutation test of equal scores (signs of the differences flipped), of each "
-    "task alone, not corrected for the number of tasks. better, worse: samples on which B scores more, less."
+    "B - A: difference in points; NFE, TPF: B's over A's; 95 % intervals of paired samples within their tasks, which "
+    "allow for losses, gains and slow samples of the faster run that are too rare to have shown. p: two-sided paired "
+    "permutation test of equal scores (signs of the differences flipped), of each task alone, not corrected for the "
+    "number of tasks. better, worse: samples on which B scores more, less."
 )
 
 
@@ -53,25 +55,26 @@ def main(arguments: Sequence[str]) -> str:
 
 def compare(paired: Paired) -> dict[str, Comparison]:
     """By task, and over all samples."""
-    counts = resample_counts(paired.tasks)
     rows = {}
     for task in (*np.unique(paired.tasks), ALL):
         of = np.full(len(paired.tasks), True) if task == ALL else paired.tasks == task
-        score, weights, n = paired.score[:, of], counts[:, of], int(of.sum())
-        nfe, tokens = (weights @ numbers[:, of].T for numbers in (paired.nfe, paired.tokens))  # [resample, run]
-        change = score[1] - score[0]
-        with np.errstate(divide="ignore", invalid="ignore"):  # a run may have no tokens at all
-            tpf = (tokens[:, 1] / nfe[:, 1]) / (tokens[:, 0] / nfe[:, 0])
+        part = paired.part(of)
+        change, slow = part.score[1] - part.score[0], part.slow()
+        most = max(100.0, float(np.abs(change).max()))
+        columns = np.stack([part.nfe[1], part.nfe[0], part.tokens[0], part.tokens[1]])
+        means = columns.mean(1)
+        slower = np.array([[slow[1], *means[1:]], [means[0], slow[0], *means[2:]]])  # a slow sample of B, of A
+        fewer, faster = int(means[0] >= means[1]), int(means[3] * means[1] <= means[2] * means[0])
         rows[str(task)] = Comparison(
-            n,
-            float(score[0].mean()),
-            float(score[1].mean()),
-            interval(weights @ change / n, n),
+            len(change),
+            float(part.score[0].mean()),
+            float(part.score[1].mean()),
+            bounded(change, -most, most, part.tasks),
             sign_flip_p(change),
             int((change > 0).sum()),
             int((change < 0).sum()),
-            interval(nfe[:, 1] / nfe[:, 0], n),
-            interval(tpf, n),
+            product(columns[:2], (1, -1), part.tasks, slower[fewer, :2]),
+            product(columns, (-1, 1, -1, 1), part.tasks, slower[faster]),
         )
     return rows
 
@@ -120,5 +123,5 @@ def _write_csv(path: Path, rows: dict[str, Comparison]) -> None:
         writer.writerow(["task", "n", "score_a", "score_b", "p", "better", "worse", *ratios])
         for task, row in rows.items():
             values = (row.difference, row.nfe_ratio, row.tpf_ratio)
-            numbers = [number for v in values for number in (v.value, v.ci_low, v.ci_high)]
+            numbers = [cell for value in values for cell in value.cells()]
             writer.writerow([task, row.n, row.score_a, row.score_b, row.p, row.better, row.worse, *numbers])

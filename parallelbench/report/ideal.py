@@ -14,7 +14,7 @@ from decoders import NO_CACHE, Decoder, StopRule, decode
 from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
 from parallelbench.records.record import Record, Run
-from parallelbench.stats.metrics import Value, ratio
+from parallelbench.stats.intervals import Value, bounded
 from parallelbench.tasks import Sample, builtin_tasks
 from parallelbench.tasks.waiting_line import write_list
 
@@ -80,12 +80,7 @@ def ideal(
         nfe += [row.nfe for row in rows]
         strata += [shape.share] * samples
     share = np.array(strata) / samples
-    equal = np.ptp([shape.share for shape in shapes]) < 1e-9
-    score = (
-        ratio(np.array(scores), np.ones(len(scores)), [""] * len(scores), is_share=True)
-        if equal
-        else _weighted(scores, share)
-    )
+    score = bounded(np.array(scores), 0, 1, np.repeat(np.arange(len(shapes)), samples), len(scores) * share)
     return float((share * nfe).sum()), score
 
 
@@ -102,11 +97,6 @@ def in_tokens(
     ids, dense = padded.unique(return_inverse=True)
     weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
     return Enumerated(dense, weights), ids.tolist()
-
-
-def _weighted(scores: Sequence[float], share: np.ndarray) -> Value:
-    """Shapes of unequal shares: bootstrap over decodes."""
-    return ratio(np.array(scores) * share, share, [f"{weight}" for weight in share])
 
 
 def tasks_of(runs: Sequence[Run]) -> list[str]:

@@ -17,12 +17,12 @@ from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
-from parallelbench.stats.metrics import CONFIDENCE, Value
-from parallelbench.stats.paired import Means, interval, means, pair
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.paired import Means, marks, means, pair
 from parallelbench.stats.protocol import deviations
 from parallelbench.stats.published import Key, Levels, Tables, pbx_table, read_tables
 from parallelbench.stats.speed_at_quality import LEVELS as QUALITY
-from parallelbench.stats.speed_at_quality import speed_at
+from parallelbench.stats.speed_at_quality import speed_at, speed_value
 from parallelbench.stats.sweeps import LEGEND, LEVELS, score_sweeps
 
 LEVEL = QUALITY[0]
@@ -91,7 +91,8 @@ def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
     curves = [
         (model, curve) for model, members in by_model.items() for curve in curve_names(run_names(members), members)
     ]
-    resampled, n = means(pair(runs)), len(runs[0].records)
+    paired = pair(runs)
+    resampled, scores, n = means(paired), [mark.score for mark in marks(paired)], len(runs[0].records)
     sweeps = score_sweeps(runs, [" ".join(curve) for curve in curves], resampled, generation)
     rows = []
     for model, curve in dict.fromkeys(curves):
@@ -100,7 +101,7 @@ def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
         best = max(at, key=lambda i: resampled.score[0, i])
         speed = _speed(resampled, at, n)
         values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup, "area": sweep.area}
-        values |= {"score %": interval(resampled.score[:, best], n)} | ({SPEED: speed} if speed else {})
+        values |= {"score %": scores[best]} | ({SPEED: speed} if speed else {})
         of = [runs[i] for i in at]
         devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in of})
         commits = sorted({_commit(run) for run in of})
@@ -113,9 +114,7 @@ def _speed(resampled: Means, at: Sequence[int], n: int) -> Value | None:
     levels = LEVEL * resampled.score.max(1)
     points = zip(resampled.tpf[:, at], resampled.score[:, at], levels, strict=True)
     reached = np.array([speed_at(tpf, score, float(level)) for tpf, score, level in points])
-    if np.isnan(reached[0]) or np.isnan(reached).mean() > 1 - CONFIDENCE:
-        return None
-    return interval(reached[~np.isnan(reached)], n)
+    return speed_value(reached, n)
 
 
 def _commit(run: Run) -> str:
@@ -163,9 +162,7 @@ def _markdown(heading: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _cell(value: Value | None) -> str:
-    if value is None:
-        return ""
-    return with_interval(value, ".2f") if value.n else f"{value.value:.2f}"
+    return "" if value is None else with_interval(value, ".2f")
 
 
 def _write_csv(path: Path, tables: Mapping[str, Sequence[Row]]) -> None:
@@ -183,8 +180,6 @@ def _write_csv(path: Path, tables: Mapping[str, Sequence[Row]]) -> None:
                 )
 
 
-def _numbers(value: Value | None) -> tuple[float | str, float | str, float | str]:
+def _numbers(value: Value | None) -> list[float | str]:
     """Value and interval, empty where there is none."""
-    if value is None:
-        return "", "", ""
-    return (value.value, value.ci_low, value.ci_high) if value.n else (value.value, "", "")
+    return ["", "", ""] if value is None else value.cells()

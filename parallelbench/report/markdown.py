@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from parallelbench.stats.metrics import Value
+from parallelbench.stats.intervals import Value
 
 
 def table_row(cells: Sequence[str]) -> str:
@@ -15,5 +15,5 @@ def table_head(cells: Sequence[str], num_left: int = 1) -> list[str]:
 
 
 def with_interval(value: Value, show: str) -> str:
-    """A value and its interval in a format such as ".2f"."""
-    return f"{value.value:{show}} [{value.ci_low:{show}}, {value.ci_high:{show}}]"
+    """A value and its interval in a format such as ".2f"; the value alone where it has none."""
+    return value.text(show)

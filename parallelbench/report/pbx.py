@@ -12,8 +12,8 @@ from parallelbench.report import plots
 from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import curve_names, run_names
-from parallelbench.stats.metrics import Value
-from parallelbench.stats.paired import Means, interval, means, pair
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.paired import Marks, Means, marks, means, pair
 from parallelbench.stats.protocol import stand_apart
 from parallelbench.stats.published import Curve, Key, Levels, pbx_table, read_tables
 from parallelbench.stats.sweeps import LEGEND, LEVELS, Sweep, pareto, places, score_sweeps
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str]) -> str:
     given = options["generation"] or (runs[0].facts.generation or "v2" if alone else None)
     published = read_tables(csvs, boards, given)
     generation, curves, official = published.generation, published.curves, published.leaderboard
-    resampled = means(pair(runs)) if runs else None
+    paired = pair(runs) if runs else None
+    resampled = means(paired) if paired else None
     out_dir = out_folder(options["out_dir"])
 
     computed = pbx_table(curves, generation)
@@ -58,14 +59,14 @@ def main(arguments: Sequence[str]) -> str:
             figure = plots.tradeoff({"tokens per step": drawn}, f"ParallelBench {generation}: mean score against speed")
             plots.save(figure, out_dir / "published")
             text += ["![published curves](published.png)", ""]
-    if resampled:
+    if paired and resampled:
         panels = {
             "response columns per forward (TPS)": _curves(strategies, resampled.tps, resampled.score),
             "tokens before EOS per forward (TPF)": _curves(strategies, resampled.tpf, resampled.score),
         }
         plots.save(plots.tradeoff(panels, f"{model}: mean score over tasks against speed"), out_dir / "runs")
         _write_sweeps(out_dir / "runs.csv", model, runs[0].info["choices"]["suite"], sweeps)
-        text += _own_section(runs, sweeps, resampled, apart, generation)
+        text += _own_section(runs, sweeps, resampled, marks(paired), apart, generation)
     markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])
     replace_file(out_dir / "pbx.md", markdown)
     return f"{markdown}\n{out_dir}"
@@ -108,6 +109,7 @@ def _own_section(
     runs: Sequence[Run],
     sweeps: Mapping[str, Sweep],
     resampled: Means,
+    means_of: Sequence[Marks],
     apart: Mapping[str, Sequence[str]],
     generation: str,
 ) -> list[str]:
@@ -139,7 +141,7 @@ def _own_section(
         *table_head(["run", "score %", "TPF", "TPS", "on it"], 1),
     ]
     for i in pareto(tpf[0], score[0]):
-        cells = [with_interval(interval(values[:, i], n), ".2f") for values in (score, tpf, resampled.tps)]
+        cells = [with_interval(v, ".2f") for v in (means_of[i].score, means_of[i].tpf, means_of[i].tps)]
         lines.append(table_row([names[i], *cells, f"{on[i]:.0%} of resamples"]))
     return [*lines, "", "![score against speed](runs.png)", ""]
 
@@ -158,4 +160,4 @@ def _write_sweeps(path: Path, model: str, suite: str, sweeps: Mapping[str, Sweep
         for name, sweep in sweeps.items():
             scores = {f"pb{x}_{speed}": v[x] for speed, v in (("tps", sweep.tps), ("tpf", sweep.tpf)) for x in LEVELS}
             for score, value in (scores | {"aup_tpf": sweep.aup, "area_tpf": sweep.area}).items():
-                writer.writerow([model, name, suite, score, value.value, value.ci_low, value.ci_high, value.n])
+                writer.writerow([model, name, suite, score, *value.cells(), value.n])

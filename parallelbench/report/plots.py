@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 from parallelbench.records.files import replace_file
-from parallelbench.stats.metrics import Value
+from parallelbench.stats.intervals import Value
 from parallelbench.stats.sweeps import pareto
 
 matplotlib.rcParams["svg.hashsalt"] = "dllm"  # the same figure is the same file

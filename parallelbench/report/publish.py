@@ -14,7 +14,8 @@ from parallelbench.records.shape import check
 from parallelbench.report import plots
 from parallelbench.report.sinks import Log, Logs, Row, Sinks
 from parallelbench.stats.curves import curve_names, run_names
-from parallelbench.stats.metrics import ALL, METRICS, Value, aggregate
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.metrics import ALL, METRICS, aggregate
 
 SENT = "sent.json"
 SAMPLES_SHOWN = 20  # of each task
@@ -80,8 +81,8 @@ def _word(run: Run) -> str:
 NUMBERS = [f"{name}{part}" for name in METRICS for part in ("", " low", " high")]
 
 
-def _numbers(row: Mapping[str, Value]) -> list[float]:
-    return [number for name in METRICS for number in (row[name].value, row[name].ci_low, row[name].ci_high)]
+def _numbers(row: Mapping[str, Value]) -> list[float | None]:
+    return [None if cell == "" else float(cell) for name in METRICS for cell in row[name].cells()]
 
 
 def _figures(run: Run, metrics: Mapping[str, Mapping[str, Value]]) -> dict[str, plots.Figure]:

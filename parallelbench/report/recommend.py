@@ -29,7 +29,8 @@ from parallelbench.report.markdown import with_interval
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
-from parallelbench.stats.metrics import ALL, Value, measure
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import pair
 
 ALPHA = 0.05

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,8 @@ from parallelbench.report.markdown import table_head, table_row
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
-from parallelbench.stats.metrics import ALL, LEGEND, METRICS, Value, aggregate, measure, ratio
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.metrics import ALL, LEGEND, METRICS, aggregate, measure
 from parallelbench.stats.speed_at_quality import LEVELS, speeds
 from parallelbench.stats.table import measured_on
 
@@ -181,9 +181,9 @@ def _equal_quality(runs: Sequence[Run], curve_of: Mapping[str, str], reference: 
             if speed.tpf is None:
                 cells.append("not reached")
                 continue
-            cell = f"{speed.tpf.value:.2f} [{speed.tpf.ci_low:.2f}, {speed.tpf.ci_high:.2f}]"
+            cell = speed.tpf.text(".2f")
             if speed.lead is not None and name != reference:
-                cell += f" ({speed.lead.value:+.2f} [{speed.lead.ci_low:+.2f}, {speed.lead.ci_high:+.2f}])"
+                cell += f" ({speed.lead.text('+.2f')})"
             cells.append(cell)
         lines.append(table_row([name, *cells]))
     return "\n".join([*lines, "", "## Runs", ""])
@@ -235,9 +235,7 @@ def _markdown(
         row = metrics[name][ALL]
         measured = _measured_speedup(run, _baseline(run, runs))
         cells = [metric.show(row[key]) for key, metric in METRICS.items()]
-        lines.append(
-            table_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured.value:.2f}x"])
-        )
+        lines.append(table_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured:.2f}x"]))
     lines += ["", LEGEND, ""]
     if has_baseline:
         lines += [
@@ -272,7 +270,7 @@ def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
     return None
 
 
-def _measured_speedup(run: Run, baseline: Run | None) -> Value | None:
+def _measured_speedup(run: Run, baseline: Run | None) -> float | None:
     """NFE of the baseline over NFE of the run, on the samples that both have."""
     if baseline is None:
         return None
@@ -280,9 +278,7 @@ def _measured_speedup(run: Run, baseline: Run | None) -> Value | None:
     shared = [record for record in run.records if (record.id, record.prompt_sha) in slow]
     if not shared:
         return None
-    pairs = [(slow[record.id, record.prompt_sha], record.nfe) for record in shared]
-    numerator, denominator = np.array(pairs, dtype=float).T
-    return ratio(numerator, denominator, [record.task for record in shared])
+    return sum(slow[record.id, record.prompt_sha] for record in shared) / sum(record.nfe for record in shared)
 
 
 def _check_versions(runs: Sequence[Run]) -> None:
@@ -304,8 +300,8 @@ def _write_summary(path: Path, runs: Sequence[Run], metrics: Metrics) -> None:
         knob = " ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items())
         line = {"run": name, "model": run.info["model"], "method": method, "knob": knob, "n": rows[ALL]["score"].n}
         for metric, measured in rows[ALL].items():
-            for suffix, number in (("", measured.value), ("_low", measured.ci_low), ("_high", measured.ci_high)):
-                line[f"{metric}{suffix}"] = f"{number:.6g}"
+            for suffix, cell in zip(("", "_low", "_high"), measured.cells(), strict=True):
+                line[f"{metric}{suffix}"] = _six(cell)
         about = {"device": run.info["device"], "batch_size": run.config["batch_size"]}
         about |= {"processes": run.info.get("processes", 1), "config_hash": run.info["config_hash"]}
         lines.append(line | about)
@@ -318,9 +314,14 @@ def _write_tasks(path: Path, metrics: Metrics) -> None:
     for name, rows in metrics.items():
         for task, row in rows.items():
             for metric, measured in row.items():
-                numbers = {key: f"{value:.6g}" for key, value in asdict(measured).items()}
-                lines.append({"run": name, "task": task, "metric": metric, **numbers})
+                numbers = zip(("value", "ci_low", "ci_high"), map(_six, measured.cells()), strict=True)
+                lines.append({"run": name, "task": task, "metric": metric, **dict(numbers), "n": measured.n})
     _write_csv(path, lines)
+
+
+def _six(cell: float | str) -> str:
+    """A number to six digits."""
+    return cell if isinstance(cell, str) else f"{cell:.6g}"
 
 
 def _write_csv(path: Path, lines: Sequence[Mapping[str, object]]) -> None:

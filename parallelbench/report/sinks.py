@@ -20,7 +20,7 @@ import yaml
 
 from parallelbench.report.markdown import table_head, table_row
 
-Row = Sequence[str | int | float]
+Row = Sequence[str | int | float | None]
 
 
 @runtime_checkable
@@ -119,7 +119,10 @@ class _TensorBoardLog:
             self.writer.add_scalar(name, value, step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        cells = ([str(cell).replace("|", "\\|").replace("\n", "<br>") for cell in row] for row in rows)
+        cells = (
+            ["" if cell is None else str(cell).replace("|", "\\|").replace("\n", "<br>") for cell in row]
+            for row in rows
+        )
         self.writer.add_text(name, "\n".join([*table_head(columns), *map(table_row, cells)]))
 
     def plot(self, name: str, png: Path) -> None:

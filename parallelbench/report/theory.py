@@ -17,7 +17,7 @@ from parallelbench.report.markdown import table_row
 from parallelbench.report.options import split_options, whole_number
 from parallelbench.report.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
 from parallelbench.stats.bounds import TASKS, threshold_accuracy
-from parallelbench.stats.metrics import Value
+from parallelbench.stats.intervals import Value
 
 OPTIONS = {
     "tasks": ",".join(TASKS),

@@ -14,7 +14,7 @@ from decoders.types import Candidates, CommitRule, Memory, View
 from dllm.exact import ExactModel, Permutations, Posterior
 from dllm.model import DiffusionLM
 from parallelbench.stats.bounds import accuracy, kl_bound, posterior, threshold_accuracy, total_correlation
-from parallelbench.stats.metrics import Value, ratio
+from parallelbench.stats.intervals import Value, bounded
 from parallelbench.tasks import WaitingLine
 from parallelbench.tasks.waiting_line import parse_lenient
 
@@ -188,4 +188,4 @@ def _valid(ideal: Posterior, decoder: Decoder, samples: int, seed: Sequence[int]
 
 
 def _share(valid: np.ndarray) -> Value:
-    return ratio(valid.astype(float), np.ones(len(valid)), [""] * len(valid), is_share=True)
+    return bounded(valid.astype(float), 0, 1)

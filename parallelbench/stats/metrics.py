@@ -1,26 +1,14 @@
 """Aggregates with 95 % confidence intervals over samples."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import binomtest
 
 from parallelbench.records.record import Record
+from parallelbench.stats.intervals import MIN_BATCHES, Value, bounded, product
 
-CONFIDENCE = 0.95
-NUM_RESAMPLES = 1000
 ALL = "all"
-
-
-@dataclass(frozen=True)
-class Value:
-    """A mean or a ratio of sums over n samples (n batches for timings) with its 95 % interval."""
-
-    value: float
-    ci_low: float
-    ci_high: float
-    n: int
 
 
 @dataclass(frozen=True)
@@ -31,8 +19,8 @@ class Metric:
     about: what it is, for readers of a table.
     digits, scale, unit: how a number is shown.
     numerator, denominator: per sample; the value is sum / sum over samples.
-    is_share: whether values are 0 or 1 by definition.
-    is_timed: measured once per batch; n counts batches, which are what is resampled.
+    is_score: whether values lie in [0, 1].
+    is_timed: measured once per batch; n counts batches, and below five there is no interval.
     intervals: whether the interval stands beside the value in text, and in the page.
     """
 
@@ -43,21 +31,20 @@ class Metric:
     denominator: Callable[[Record], float] = lambda record: 1
     scale: int = 1
     unit: str = ""
-    is_share: bool = False
+    is_score: bool = False
     is_timed: bool = False
     intervals: tuple[bool, bool] = (False, False)
 
     def show(self, value: Value) -> str:
         """A cell of a text table."""
-        text, low, high = (
-            f"{self.scale * v:.{self.digits}f}{self.unit}" for v in (value.value, value.ci_low, value.ci_high)
-        )
-        return f"{text} [{low}, {high}]" if self.intervals[0] else text
+        shown = f".{self.digits}f"
+        text = value.text(shown, self.scale, self.unit)
+        return text if self.intervals[0] else text.split(" [")[0]
 
 
 METRICS = {
     "score": Metric(
-        "score %", "mean score", 1, lambda r: r.scores["score"], scale=100, is_share=True, intervals=(True, True)
+        "score %", "mean score", 1, lambda r: r.scores["score"], scale=100, is_score=True, intervals=(True, True)
     ),
     "score_strict": Metric(
         "strict %",
@@ -65,7 +52,7 @@ METRICS = {
         1,
         lambda r: r.scores["score_strict"],
         scale=100,
-        is_share=True,
+        is_score=True,
         intervals=(True, False),
     ),
     "nfe": Metric("NFE", "forwards per sample", 1, lambda r: r.nfe),
@@ -125,19 +112,42 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
         metrics[task] |= {name: measure(name, drafting) for name in OF_DRAFTS if drafting}
     for task, group in tasks.items():  # what else its scorer says
         for name in group[0].scores.keys() - METRICS.keys():
-            values = np.array([record.scores[name] for record in group])
-            metrics[task][name] = ratio(values, np.ones(len(group)), [task] * len(group), is_share=True)
+            values = np.array([record.scores[name] for record in group], dtype=float)
+            metrics[task][name] = _score(values, np.full(len(group), task))
     return metrics
 
 
 def measure(metric: str, records: Sequence[Record]) -> Value:
     """One metric over at least one record."""
     column = (METRICS | OF_DRAFTS)[metric]
-    top, bottom = column.numerator, column.denominator
     units = _batches(records) if column.is_timed else [[record] for record in records]
-    numerator = np.array([sum(map(top, unit)) for unit in units], dtype=float)
-    denominator = np.array([sum(map(bottom, unit)) for unit in units], dtype=float)
-    return ratio(numerator, denominator, [unit[0].task for unit in units], is_share=column.is_share)
+    strata = np.array([unit[0].task for unit in units])
+    if column.is_score:
+        return _score(np.array([column.numerator(record) for record in records], dtype=float), strata)
+
+    def sums(units: Sequence[Sequence[Record]]) -> np.ndarray:
+        parts = (column.numerator, column.denominator)
+        return np.array([[sum(map(part, unit)) for unit in units] for part in parts], dtype=float)
+
+    value = product(sums(units), (1, -1), strata, None if column.is_timed else sums([[slowest(records)]])[:, 0])
+    has_interval = not column.is_timed or value.n >= MIN_BATCHES
+    return value if has_interval else replace(value, ci_low=value.value, ci_high=value.value)
+
+
+def slowest(records: Sequence[Record]) -> Record:
+    """A sample like the others that took a forward for each column of the longest: what a run may do though none of its
+    samples shows it. Where all took equally many forwards it took as many, since that is a schedule's doing."""
+    longest = max(records, key=lambda record: len(record.committed_at))
+    most = max(record.nfe for record in records)
+    varies = any(record.nfe != most for record in records)
+    nfe = max(len(longest.committed_at), most) if varies else most
+    per_forward = sum(record.queried for record in records) / max(sum(record.nfe for record in records), 1)
+    tokens = sum(record.num_tokens for record in records) / len(records)
+    return replace(longest, nfe=nfe, num_tokens=round(tokens), queried=round(per_forward * nfe))
+
+
+def _score(values: np.ndarray, strata: np.ndarray) -> Value:
+    return bounded(values, min(0.0, values.min()), max(1.0, values.max()), strata)
 
 
 def _batches(records: Sequence[Record]) -> list[list[Record]]:
@@ -145,37 +155,3 @@ def _batches(records: Sequence[Record]) -> list[list[Record]]:
     for record in records:
         groups.setdefault(record.batch, []).append(record)
     return list(groups.values())
-
-
-def ratio(numerator: np.ndarray, denominator: np.ndarray, strata: Sequence[str], *, is_share: bool = False) -> Value:
-    """sum / sum with a 95 % interval: Wilson's for a share of zeros and ones, else the percentile bootstrap.
-
-    is_share: whether numbers can be nothing but zeros and ones; one forward each is no share.
-
-    The bootstrap draws samples within each stratum: the tasks of a suite are fixed, only their samples are random.
-    """
-    n, value = len(numerator), float(numerator.sum() / denominator.sum())
-    if is_share and (denominator == 1).all() and np.isin(numerator, (0, 1)).all():
-        interval = binomtest(int(numerator.sum()), n).proportion_ci(CONFIDENCE, method="wilson")
-        return Value(value, float(interval.low), float(interval.high), n)
-    if n == 1 or np.ptp(numerator / denominator) == 0:
-        return Value(value, value, value, n)  # nothing varies, or there is one observation and so no interval
-    rng = np.random.default_rng(0)
-    sums = np.zeros((2, NUM_RESAMPLES))
-    for stratum in dict.fromkeys(strata):
-        members = np.flatnonzero(np.array(strata) == stratum)
-        drawn = rng.choice(members, (NUM_RESAMPLES, len(members)))
-        sums += numerator[drawn].sum(1), denominator[drawn].sum(1)
-    low, high = np.quantile(sums[0] / sums[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Value(value, min(float(low), value), max(float(high), value), n)
-
-
-def resample_counts(strata: np.ndarray) -> np.ndarray:
-    """How often each bootstrap resample draws each sample within its stratum, `[1 + NUM_RESAMPLES, samples]`; row 0 is
-    the data itself."""
-    rng = np.random.default_rng(0)
-    counts = np.ones((1 + NUM_RESAMPLES, len(strata)))
-    for stratum in np.unique(strata):
-        members = np.flatnonzero(strata == stratum)
-        counts[1:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), NUM_RESAMPLES)
-    return counts

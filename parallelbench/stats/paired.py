@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallelbench.records.record import Record, Run
-from parallelbench.stats.metrics import CONFIDENCE, Value, resample_counts
+from parallelbench.stats.intervals import Value, bounded, product
+from parallelbench.stats.resampling import resampled
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,26 @@ class Paired:
     tokens: np.ndarray
     canvas: np.ndarray
 
+    def part(self, of: np.ndarray) -> "Paired":
+        """Some of the samples."""
+        numbers = (self.score, self.nfe, self.tokens, self.canvas)
+        return Paired(self.tasks[of], *(column[:, of] for column in numbers))
+
+    def slow(self) -> np.ndarray:
+        """Forwards of each run's slowest conceivable sample, one per column, `[runs]`; those of any where all took
+        equally many, since that is a schedule's doing."""
+        most = self.nfe.max(1)
+        return np.where(np.ptp(self.nfe, axis=1) > 0, np.maximum(self.canvas.max(1), most), most)
+
+    def alike(self) -> np.ndarray:
+        """Weights of samples by which all tasks weigh alike, 1 on average, `[samples]`."""
+        _, places, counts = np.unique(self.tasks, return_inverse=True, return_counts=True)
+        return len(self.tasks) / (len(counts) * counts[places])
+
 
 @dataclass(frozen=True)
 class Means:
-    """Means of every run in which all tasks weigh alike, `[1 + resamples, runs]`; row 0 is the data itself.
+    """Means of every run in which all tasks weigh alike, `[1 + resamples, runs]`, as `resampling.resampled` makes them.
 
     score: per cent. nfe: forwards per sample. tps: ParallelBench's tokens per step, the mean over samples of response
     columns per forward. tpf: all tokens before EOS over all forwards.
@@ -42,6 +59,11 @@ def pair(runs: Sequence[Run]) -> Paired:
     for run in runs:
         if run.info["status"] != "done" or not run.records:
             raise ValueError(f"{run.folder} is not finished; repeat its command to finish it, or leave it out")
+    return side_by_side(runs)
+
+
+def side_by_side(runs: Sequence[Run]) -> Paired:
+    """Runs as they are. Raises ValueError for one that decoded other samples or task versions."""
     by_id = [{(record.task, record.id): record for record in run.records} for run in runs]
     order = sorted(by_id[0])
     for run, records in zip(runs, by_id, strict=True):
@@ -65,21 +87,43 @@ def pair(runs: Sequence[Run]) -> Paired:
 
 def means(paired: Paired) -> Means:
     """Means over samples within each task, then over tasks; samples are drawn within their task, alike for all runs."""
-    counts = resample_counts(paired.tasks)
-    names = np.unique(paired.tasks)
-    sums = np.zeros((4, len(counts), len(paired.score)))
-    for task in names:
-        of = paired.tasks == task
-        columns = (paired.score, paired.nfe, paired.canvas / paired.nfe, paired.tokens)
-        sums += np.stack([counts[:, of] @ column[:, of].T for column in columns]) / of.sum()
-    score, nfe, tps, tokens = sums / len(names)
+    columns = np.stack([paired.score, paired.nfe, paired.canvas / paired.nfe, paired.tokens])
+    worst, best = columns.mean(2), columns.mean(2)
+    worst[:3] = paired.score.min(1).clip(max=0), paired.slow(), paired.canvas.mean(1) / paired.slow()
+    best[0] = paired.score.max(1).clip(min=100)
+    score, nfe, tps, tokens = resampled(columns, paired.tasks, worst, best, paired.alike())
     return Means(score, nfe, tps, tokens / nfe)
 
 
-def interval(values: np.ndarray, n: int) -> Value:
-    """The first of `[1 + resamples]` values with the percentile interval of the others."""
-    low, high = np.quantile(values[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Value(float(values[0]), float(low), float(high), n)
+@dataclass(frozen=True)
+class Marks:
+    """Means of one run as in `Means`, with intervals."""
+
+    score: Value
+    nfe: Value
+    tps: Value
+    tpf: Value
+
+
+def marks(paired: Paired) -> list[Marks]:
+    """Of each run."""
+    found, weights = [], paired.alike()
+    for score, nfe, tokens, canvas, slow in zip(
+        paired.score, paired.nfe, paired.tokens, paired.canvas, paired.slow(), strict=True
+    ):
+
+        def mean(numbers: np.ndarray, powers: Sequence[int], unseen: Sequence[float]) -> Value:
+            return product(np.atleast_2d(weights * numbers), powers, paired.tasks, np.array(unseen))
+
+        found.append(
+            Marks(
+                bounded(score, min(0.0, score.min()), max(100.0, score.max()), paired.tasks, weights),
+                mean(nfe, (1,), [slow]),
+                mean(canvas / nfe, (1,), [canvas.mean() / slow]),
+                mean(np.stack([tokens, nfe]), (1, -1), [tokens.mean(), slow]),
+            )
+        )
+    return found
 
 
 def _check_versions(first: Run, run: Run) -> None:

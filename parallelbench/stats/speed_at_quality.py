@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallelbench.records.record import Run
-from parallelbench.stats.metrics import CONFIDENCE, Value, resample_counts
+from parallelbench.stats.intervals import CONFIDENCE, Value
+from parallelbench.stats.paired import side_by_side
+from parallelbench.stats.resampling import interval, lead, resampled
 
 LEVELS = (0.99, 0.97, 0.9)  # of the best run's score
 
@@ -26,42 +28,26 @@ class Speed:
 
 def speeds(curves: Mapping[str, Sequence[Run]], reference: str) -> dict[str, dict[float, Speed]]:
     """speeds[curve][level]. Raises ValueError unless all runs decoded the same samples."""
-    first = next(iter(curves.values()))[0]
-    order = sorted((record.task, record.id) for record in first.records)
-    tasks = np.array([task for task, _ in order])
-    names = [name for name, runs in curves.items() for _ in runs]
-    table = np.stack([_columns(run, order) for runs in curves.values() for run in runs])  # [run, 3, sample]
+    paired = side_by_side([run for runs in curves.values() for run in runs])
+    names, n = [name for name, runs in curves.items() for _ in runs], len(paired.tasks)
+    columns = np.stack([paired.score, paired.tokens, paired.nfe])
+    worst, best = columns.mean(2), columns.mean(2)
+    worst[0], worst[2], best[0] = paired.score.min(1).clip(max=0), paired.slow(), paired.score.max(1).clip(min=100)
+    score, tokens, nfe = resampled(columns, paired.tasks, worst, best)
+    tpf, top = tokens / nfe, score.max(1)
 
-    sums = np.einsum("rks,bs->kbr", table, resample_counts(tasks), optimize=True)  # [3, resample, run]
-    score, tpf = sums[0] / len(order), sums[1] / sums[2]
-
-    best = score[0].max()
-    result: dict[str, dict[float, Speed]] = {}
     reached: dict[str, dict[float, np.ndarray]] = {}
     for name in curves:
-        columns = [i for i, other in enumerate(names) if other == name]
-        reached[name] = {
-            level: np.array(
-                [speed_at(t, s, level * best) for t, s in zip(tpf[:, columns], score[:, columns], strict=True)]
-            )
-            for level in LEVELS
+        at = [i for i, other in enumerate(names) if other == name]
+        points = list(zip(tpf[:, at], score[:, at], top, strict=True))
+        reached[name] = {level: np.array([speed_at(t, s, level * best) for t, s, best in points]) for level in LEVELS}
+    return {
+        name: {
+            level: Speed(speed_value(values, n), speed_value(lead(values, reached[reference][level]), n))
+            for level, values in of.items()
         }
-    for name in curves:
-        result[name] = {
-            level: Speed(_value(values, len(order)), _value(values - reached[reference][level], len(order)))
-            for level, values in reached[name].items()
-        }
-    return result
-
-
-def _columns(run: Run, order: Sequence[tuple[str, str]]) -> np.ndarray:
-    records = {(record.task, record.id): record for record in run.records}
-    if sorted(records) != list(order):
-        raise ValueError(f"{run.folder} decoded other samples than the rest; compare runs of one suite, limit and seed")
-    rows = [records[key] for key in order]
-    return np.array(
-        [[r.scores["score"] for r in rows], [r.num_tokens for r in rows], [r.nfe for r in rows]], dtype=float
-    )
+        for name, of in reached.items()
+    }
 
 
 def speed_at(tpf: np.ndarray, score: np.ndarray, level: int | float) -> float:
@@ -77,9 +63,6 @@ def speed_at(tpf: np.ndarray, score: np.ndarray, level: int | float) -> float:
     return float(x[i] + (x[i - 1] - x[i]) * (y[i] - level) / (y[i] - y[i - 1]))
 
 
-def _value(values: np.ndarray, n: int) -> Value | None:
-    """The first value with the percentile interval of the others."""
-    if np.isnan(values).mean() > 1 - CONFIDENCE:
-        return None
-    low, high = np.nanquantile(values[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Value(float(values[0]), float(low), float(high), n)
+def speed_value(values: np.ndarray, n: int) -> Value | None:
+    """None where too many resamples do not come to the level."""
+    return None if np.isnan(values[0]) or np.isnan(values).mean() > 1 - CONFIDENCE else interval(values, n)

@@ -12,8 +12,9 @@ import numpy as np
 from scipy.stats import binom, permutation_test
 
 from parallelbench.records.record import Run
-from parallelbench.stats.metrics import Value
-from parallelbench.stats.paired import Means, interval
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.paired import Means
+from parallelbench.stats.resampling import interval
 from parallelbench.stats.speed_at_quality import speed_at
 
 LEVELS = (80, 75, 70)  # per cent, the leaderboard's
@@ -23,7 +24,8 @@ LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
     "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
     "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, "
-    "%, by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all."
+    "%, by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all, with a sample at "
+    "its worst among those of the lower limit and one at its best among those of the upper."
 )
 
 

@@ -33,7 +33,7 @@ from decoders.generate import describe, encode
 from dllm.model import DiffusionLM
 from parallelbench.records.files import append, to_json
 from parallelbench.run.generator import DiffusionGenerator
-from parallelbench.stats.metrics import ratio
+from parallelbench.stats.intervals import Value, product
 from parallelbench.wiring.conf import CONF, in_one_sentence
 from parallelbench.wiring.config import build_generator
 
@@ -52,6 +52,7 @@ class Cost:
     nfe: int
     tokens_per_forward: float
     queried: int
+    columns: int
     stopped_by: str
     seconds: float
     batch_size: int
@@ -202,6 +203,7 @@ class DllmLM(LM):
             nfe,
             num_tokens / nfe,
             generation.queried,
+            len(generation.committed_at),
             generation.stopped_by,
             seconds,
             batch,
@@ -284,9 +286,11 @@ def summarize(costs: Sequence[Cost]) -> dict[str, Any]:
     """Tokens per forward and forwards per answer with their 95 % intervals."""
     if not costs:
         return {}
-    tokens, nfe = (np.array([getattr(cost, key) for cost in costs], dtype=float) for key in ("num_tokens", "nfe"))
-    tasks = [cost.task for cost in costs]
-    values = {"tpf": ratio(tokens, nfe, tasks), "nfe": ratio(nfe, np.ones_like(nfe), tasks)}
+    numbers = np.array([(cost.num_tokens, cost.nfe) for cost in costs], dtype=float).T
+    tasks, nfe = np.array([cost.task for cost in costs]), numbers[1]
+    slow = np.array([numbers[0].mean(), max(nfe.max(), *(cost.columns for cost in costs))])
+    unseen = slow if np.ptp(nfe) else numbers.mean(1)  # of a fixed number of forwards there are no others
+    values = {"tpf": product(numbers, (1, -1), tasks, unseen), "nfe": product(numbers[1:], (1,), tasks, unseen[1:])}
     return {name: asdict(value) for name, value in values.items()}
 
 
@@ -308,7 +312,7 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError(str(error)) from error
     for lm in made:
         for name, value in summarize(lm.costs).items():
-            print(f"{name} {value['value']:.3f} [{value['ci_low']:.3f}, {value['ci_high']:.3f}], n {value['n']}")
+            print(f"{name} {Value(**value).text('.3f')}, n {value['n']}")
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Names, prompts and completions are data. They travel as JSON in which no character can end a script, the page shows them
 as text only, and its content security policy allows nothing but the scripts written here, by their hashes. What each
-run did on each sample travels compressed, with the bootstrap's draws, so that any two runs can be compared in the page.
+run did on each sample travels compressed, so that any two runs can be compared in the page.
 """
 
 import base64
@@ -22,7 +22,8 @@ from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.page.viewer import viewer_data
 from parallelbench.stats.curves import curve_names, shown_knobs
-from parallelbench.stats.metrics import ALL, METRICS, Value, resample_counts
+from parallelbench.stats.intervals import Value, quantiles
+from parallelbench.stats.metrics import ALL, METRICS
 from parallelbench.stats.paired import means, pair
 from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
 from parallelbench.stats.sweeps import LEVELS, score_sweeps
@@ -97,7 +98,7 @@ def page_data(
             for i, (name, curve, run) in enumerate(zip(names, curves, runs, strict=True))
         ],
         "sets": [
-            {"tasks": [tasks.index(task) for task, *_ in key], "draws": _draws(key), "questions": asked}
+            {"tasks": [tasks.index(task) for task, *_ in key], "student": _student(key), "questions": asked}
             for key, asked in zip(sets, questions, strict=True)
         ],
         "sweeps": [row for members in sets.values() for row in _sweeps([(runs[i], curves[i], i) for i in members])],
@@ -130,6 +131,7 @@ def _samples(run: Run) -> dict[str, list[float]]:
         "score": [r.scores["score"] for r in records],
         "nfe": [r.nfe for r in records],
         "tokens": [r.num_tokens for r in records],
+        "columns": [len(r.committed_at) for r in records],
     }
 
 
@@ -137,10 +139,10 @@ def _questions(run: Run) -> str:
     return _packed_json([[r.id, r.prompt[:MAX_CHARS], r.target[:MAX_CHARS]] for r in _in_order(run)])
 
 
-def _draws(key: Sequence[Sequence[str]]) -> str:
-    """How often each resample of `analyze compare` draws each sample, `[resamples, samples]` bytes."""
-    counts = resample_counts(np.array([task for task, *_ in key]))[1:]
-    return _packed(counts.astype(np.uint8).tobytes())
+def _student(key: Sequence[Sequence[str]]) -> list[list[float]]:
+    """The quantiles of each task's intervals, as it comes first, and of all samples' together."""
+    of = np.array([task for task, *_ in key])
+    return [quantiles(part) for part in (*(of[of == task] for task in dict.fromkeys(of.tolist())), of)]
 
 
 def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:

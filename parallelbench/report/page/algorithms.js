@@ -1,6 +1,6 @@
 "use strict";
 // What the page computes itself, because it depends on what a reader chooses. Each has its twin in Python, and a test
-// gives both the same numbers: front (stats.sweeps.pareto), interval (stats.paired.interval), signFlipP
+// gives both the same numbers: front (stats.sweeps.pareto), bounded and product (stats.intervals), signFlipP
 // (stats.sweeps.sign_flip_p), replay (records.trace.replay).
 window.algorithms = (() => {
   /** Rows that no other beats in one of speed and score and equals in the other. */
@@ -16,14 +16,72 @@ window.algorithms = (() => {
     return on;
   }
 
-  function quantile(sorted, q) {
-    const at = (sorted.length - 1) * q, low = Math.floor(at);
-    return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
+  const Z = 1.959963984540054;
+  const add = (values) => values.reduce((a, b) => a + b, 0), mean = (values) => add(values) / values.length;
+
+  /** Deviations from the strata's means whose mean square over n is the variance of the mean. Strata of one sample are
+      one; all are one where a single sample is left over. */
+  function within(values, strata) {
+    const count = new Map();
+    for (const stratum of strata) count.set(stratum, (count.get(stratum) ?? 0) + 1);
+    const alone = [...count.values()].filter((n) => n === 1).length;
+    const of = strata.map((stratum) => (alone === 1 ? 0 : count.get(stratum) === 1 ? null : stratum));
+    const groups = new Map();
+    values.forEach((value, i) => (groups.get(of[i]) ?? groups.set(of[i], []).get(of[i])).push(value));
+    const about = new Map([...groups].map(([group, own]) => [group, [mean(own), Math.sqrt(own.length / (own.length - 1))]]));
+    return [values.map((value, i) => (value - about.get(of[i])[0]) * about.get(of[i])[1]), values.length - groups.size];
   }
-  function interval([value, ...draws]) {
-    if (draws.some(Number.isNaN)) return [value, NaN, NaN];
-    const sorted = Float64Array.from(draws).sort();
-    return [value, quantile(sorted, 0.025), quantile(sorted, 0.975)];
+
+  /** The place between low and high where a rising function is zero. */
+  function root(rising, low, high) {
+    for (let i = 0; i < 60; i++) {
+      const middle = (low + high) / 2;
+      if (rising(middle) < 0) low = middle;
+      else high = middle;
+    }
+    return (low + high) / 2;
+  }
+  function nullVariance(points, shares, room) {
+    const moment = (tilt) => points.reduce((sum, x, i) => sum + (shares[i] * x) / (1 - tilt * x), 0);
+    const top = (1 - 1e-9) / room, tilt = moment(top) > 0 ? root(moment, 0, top) : top;
+    const weights = points.map((x, i) => shares[i] / (1 - tilt * x));
+    return add(points.map((x, i) => weights[i] * x * x)) + Math.max(0, 1 - add(weights)) * room * room;
+  }
+  function scoreLimit(spread, reach, least) {
+    const n = spread.length, counts = new Map();
+    for (const x of spread) counts.set(Number(x.toFixed(12)), (counts.get(Number(x.toFixed(12))) ?? 0) + 1);
+    const points = [...counts.keys()], shares = [...counts.values()].map((count) => count / n);
+    const room = Math.max(reach, ...points);
+    if (points.length === 1) return (room * Z * Z) / (n + Z * Z);
+    const statistic = (m) => Math.sqrt(n) * m - Z * Math.sqrt(nullVariance(points.map((x) => x - m), shares, room - m));
+    return least >= room || statistic(least) >= 0 ? least : root(statistic, least, room * (1 - 1e-9));
+  }
+  function bounded(values, low, high, strata, [near]) {
+    const n = values.length, value = mean(values);
+    if (n === 1) return [value, value, value];
+    const [spread, freedom] = within(values, strata), scale = Math.sqrt(n / freedom);
+    const least = near * Math.sqrt(mean(spread.map((x) => x * x)) / n);
+    return [value, Math.max(low, value - scoreLimit(spread.map((x) => -x), scale * (value - low), least)),
+      Math.min(high, value + scoreLimit(spread, scale * (high - value), least))];
+  }
+
+  function product(columns, powers, strata, unseen, [, none, across, there]) {
+    const n = strata.length, means = columns.map(mean);
+    const power = (values) => values.reduce((all, value, k) => all * value ** powers[k], 1);
+    const linear = (values, at) => add(values.map((value, k) => (powers[k] * value) / at[k]));
+    const rows = strata.map((_, i) => columns.map((column) => column[i]));
+    const value = power(means), flat = rows.map((row) => linear(row, means));
+    if (n === 1 || !means.every((m) => m > 0) || Math.max(...flat) - Math.min(...flat) < 1e-9) return [value, value, value];
+    const off = unseen ? power(unseen) / value - 1 : 0, side = Math.abs(off) > 5e-10 ? Math.sign(off) : 0;
+    const limits = [-1, 1].map((sign) => {
+      const added = sign === side ? unseen : null, size = n + (added ? 1 : 0);
+      const t = added ? there : side ? across : none;
+      const totals = columns.map((column, k) => (add(column) + (added?.[k] ?? 0)) / size);
+      const [spread] = within(rows.map((row) => linear(row, totals)), strata);
+      const square = add(spread.map((x) => x * x)) + (added ? (linear(added, totals) - add(powers)) ** 2 : 0);
+      return power(totals) * Math.exp((sign * t * Math.sqrt(square)) / size);
+    });
+    return [value, Math.min(value, limits[0]), Math.max(value, limits[1])];
   }
 
   /** Two-sided p of flipped signs: exact where all differences are alike or they are few. */
@@ -78,5 +136,5 @@ window.algorithms = (() => {
     return frames;
   }
 
-  return { front, interval, signFlipP, replay };
+  return { front, bounded, product, signFlipP, replay };
 })();

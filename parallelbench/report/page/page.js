@@ -3,7 +3,7 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const $ = (id) => document.getElementById(id);
-  const { front, interval, signFlipP } = window.algorithms;
+  const { front, bounded, product, signFlipP } = window.algorithms;
   const data = read("data");
   const { runs, sets } = data;
   const ALL = "all", INK = "#1b2430", GREY = "#8a94a0";
@@ -27,11 +27,9 @@
   const shown = (row, name) => METRICS[name].show(row[name][0]);
   const strict = runs.some((run) => Object.values(run.tasks).some((row) => row.score[0] !== row.score_strict[0]));
   const columns = () => Object.entries(METRICS).filter(([key]) => key !== "score_strict" || strict); // it may say nothing new
-  const withInterval = ([value, low, high], show) =>
-    make("span", {}, show(value) + " ", make("span", { class: "interval" }, `[${show(low)}, ${show(high)}]`));
+  const limits = ([, low, high], show) => (low === high ? "" : ` [${show(low)}, ${show(high)}]`); // equal: there are none
+  const withInterval = (row, show) => make("span", {}, show(row[0]), make("span", { class: "interval" }, limits(row, show)));
   const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_])/).flatMap((part) => [part, make("wbr")]));
-  const metricCell = ([value, low, high], show, interval) =>
-    interval && low !== high ? withInterval([value, low, high], show) : show(value); // one batch has no interval
 
   // ---- Tables: columns are {head, title, value(row), cell(row), text}; the first one names its row
 
@@ -104,7 +102,7 @@
       tpf: row.tpf[0], x: row[speed][0], x1: row[speed][1] || row[speed][0], x2: row[speed][2],
       y: 100 * row.score[0], y1: 100 * row.score[1], y2: 100 * row.score[2],
       ...Object.fromEntries(Object.entries(METRICS).map(([key, { head, show, interval }]) =>
-        [head, interval ? withText(row[key], show) : show(row[key][0])])),
+        [head, show(row[key][0]) + (interval ? limits(row[key], show) : "")])),
       "measured on": measuredOn(row.run),
     }));
     const shownNames = names.filter((name) => values.some((v) => v.series === name));
@@ -139,7 +137,6 @@
     charts.get(id)?.finalize();
     charts.set(id, await vegaEmbed($(id), spec, { actions: false, renderer: "svg", ast: true }));
   }
-  const withText = ([value, low, high], show) => `${show(value)} [${show(low)}, ${show(high)}]`;
   const measuredOn = (run) => `${run.device}, batch size ${run.batch_size}${run.processes > 1 ? `, ${run.processes} processes at once` : ""}`;
 
   // ---- Commands
@@ -199,7 +196,7 @@
       { head: "command", text: true, cell: (row) => copyButton(row.run, "copy") },
       { head: "n", title: "Samples", value: (row) => row.n, cell: (row) => String(row.n) },
       ...columns().map(([key, { head, show, interval, title }]) => (
-        { head, title, value: (row) => row[key][0], cell: (row) => metricCell(row[key], show, interval) })),
+        { head, title, value: (row) => row[key][0], cell: (row) => (interval ? withInterval(row[key], show) : show(row[key][0])) })),
       ...(memory ? [{ head: "peak MB", title: "Peak memory", value: (row) => row.run.peak_memory?.bytes ?? -1,
         cell: (row) => (row.run.peak_memory ? make("span", { title: row.run.peak_memory.of }, fixed(0, 1e-6)(row.run.peak_memory.bytes)) : "\u2013") }] : []),
       { head: "measured on", text: true, value: (row) => row.run.device,
@@ -222,7 +219,7 @@
     ], sweeps);
   }
 
-  // ---- Paired comparison, with the draws of `analyze compare`
+  // ---- Paired comparison, as `analyze compare` has it
 
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -237,36 +234,27 @@
   const json = (text) => once(text, (bytes) => JSON.parse(new TextDecoder().decode(bytes)));
 
   async function compare(a, b) {
-    const { tasks, draws } = sets[a.set], n = tasks.length;
-    const [counts, A, B] = await Promise.all([once(draws, (bytes) => bytes), json(a.samples), json(b.samples)]);
-    const change = B.score.map((score, i) => 100 * score - 100 * A.score[i]);
-    const names = unique(tasks), sums = {}; // by task: per resample, the data itself first, five sums
-    const resamples = counts.length / n;
-    for (const task of [...names, -1]) sums[task] = Array.from({ length: resamples + 1 }, () => new Float64Array(5));
-    for (let r = 0; r <= resamples; r++) {
-      for (let i = 0; i < n; i++) {
-        const weight = r ? counts[(r - 1) * n + i] : 1;
-        if (!weight) continue;
-        const row = sums[tasks[i]][r];
-        row[0] += weight * change[i];
-        row[1] += weight * A.nfe[i];
-        row[2] += weight * B.nfe[i];
-        row[3] += weight * A.tokens[i];
-        row[4] += weight * B.tokens[i];
-      }
-      for (const task of names) sums[task][r].forEach((value, i) => { sums[-1][r][i] += value; });
-    }
-    const mean = (values) => values.reduce((x, y) => x + y, 0) / values.length;
-    return [...names, -1].map((task) => {
+    const { tasks, student } = sets[a.set];
+    const [A, B] = await Promise.all([a.samples, b.samples].map(json));
+    const names = unique(tasks), mean = (values) => values.reduce((x, y) => x + y, 0) / values.length;
+    return [...names, -1].map((task, place) => {
       const of = (values) => (task < 0 ? values : values.filter((_, i) => tasks[i] === task));
-      const own = of(change), size = own.length;
+      const strata = of(tasks), t = student[place], change = of(A.score).map((score, i) => 100 * (of(B.score)[i] - score));
+      const columns = [B.nfe, A.nfe, A.tokens, B.tokens].map(of), means = columns.map(mean);
+      const slow = ({ nfe, columns: wide }) => { // where all took equally many there are no slower ones
+        const most = Math.max(...of(nfe));
+        return Math.min(...of(nfe)) < most ? Math.max(most, ...of(wide)) : most;
+      };
+      const slower = [[slow(B), ...means.slice(1)], [means[0], slow(A), ...means.slice(2)]]; // a slow sample of B, of A
+      const fewer = slower[Number(means[0] >= means[1])], faster = slower[Number(means[3] * means[1] <= means[2] * means[0])];
+      const most = Math.max(100, ...change.map(Math.abs));
       return {
-        task: task < 0 ? ALL : data.tasks[task], n: size,
+        task: task < 0 ? ALL : data.tasks[task], n: strata.length,
         a: 100 * mean(of(A.score)), b: 100 * mean(of(B.score)),
-        difference: interval(sums[task].map((s) => s[0] / size)), p: signFlipP(own),
-        better: own.filter((c) => c > 0).length, worse: own.filter((c) => c < 0).length,
-        nfe: interval(sums[task].map((s) => s[2] / s[1])),
-        tpf: interval(sums[task].map((s) => s[4] / s[2] / (s[3] / s[1]))),
+        difference: bounded(change, -most, most, strata, t), p: signFlipP(change),
+        better: change.filter((c) => c > 0).length, worse: change.filter((c) => c < 0).length,
+        nfe: product(columns.slice(0, 2), [1, -1], strata, fewer.slice(0, 2), t),
+        tpf: product(columns, [-1, 1, -1, 1], strata, faster, t),
       };
     });
   }
@@ -287,8 +275,8 @@
     }
     const rows = await compare(a, b), all = rows.at(-1);
     if (turn !== asked) return;
-    const [difference, low, high] = all.difference.map(signed(1));
-    $("verdict").textContent = `B \u2212 A: ${difference} points [${low}, ${high}] over ${all.n} samples, `
+    const points = signed(1);
+    $("verdict").textContent = `B \u2212 A: ${points(all.difference[0])} points${limits(all.difference, points)} over ${all.n} samples, `
       + `p = ${shortP(all.p)}; B takes ${all.nfe[0].toFixed(3)} times the forwards of A.`;
     fill("compare-table", [
       { head: "task", value: (row) => row.task, cell: (row) => breakable(row.task) },

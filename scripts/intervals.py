@@ -1,0 +1,371 @@
+"""How often each printed 95 % interval holds the truth: `python scripts/intervals.py [REPETITIONS [KIND ...]]` prints
+the table of docs/intervals.md, or of some of its kinds: scores, forwards, seconds, differences, ratios, curves.
+
+Every setting draws data whose truth is known, as often as asked, and makes the intervals as the reports do.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from parallelbench.records.record import Record
+from parallelbench.report.compare import compare
+from parallelbench.stats.intervals import Value, bounded
+from parallelbench.stats.metrics import ALL, measure
+from parallelbench.stats.paired import Means, Paired, marks, means
+from parallelbench.stats.resampling import interval, lead
+from parallelbench.stats.speed_at_quality import speed_at, speed_value
+from parallelbench.stats.sweeps import area, aup, oracle, pbx
+
+COLUMNS = 32  # of an answer
+POPULATION = 200_000  # samples by which a truth is known where no formula says it
+SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
+CHANGES = ((0.005, 0.0), (0.01, 0.0), (0.02, 0.01), (0.05, 0.02), (0.1, 0.1), (0.3, 0.05))
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Data of one kind and size, with the intervals that reports print of it. size: samples of a task, or tasks x
+    samples, or batches. draw: intervals by their names; truths: what they should hold. times: how much more often than
+    asked, where drawing is cheap or dear."""
+
+    data: str
+    size: str
+    draw: Callable[[np.random.Generator], Mapping[str, Value | None]]
+    truths: Mapping[str, float]
+    times: float = 1
+
+    def coverage(self, repetitions: int, seed: int = 0) -> dict[str, float]:
+        """By name, the share of drawn intervals that hold the truth, of those that there are."""
+        rng, repetitions = np.random.default_rng(seed), int(self.times * repetitions)
+        drawn = [self.draw(rng) for _ in range(repetitions)]
+        there = {name: [value for one in drawn if (value := one[name]) is not None] for name in self.truths}
+        return {
+            name: float(np.mean([v.ci_low - 1e-9 <= truth <= v.ci_high + 1e-9 for v in there[name]]))
+            for name, truth in self.truths.items()
+            if 2 * len(there[name]) > repetitions  # else there mostly is none
+        }
+
+
+# ---- A run on its own: terminal, report, page, CSV, recommend, theory, frontier
+
+
+def _records(tasks: Sequence[str], **numbers: np.ndarray) -> list[Record]:
+    """Records with the given score, nfe, tokens and latency, each a batch of its own."""
+    n = len(tasks)
+    score, nfe, tokens, latency = (
+        numbers.get(key, np.ones(n)).tolist() for key in ("score", "nfe", "tokens", "latency")
+    )
+    canvas: list[int] = [0] * COLUMNS
+    return [
+        Record(
+            id=str(i),
+            task=tasks[i],
+            task_version="1",
+            prompt="",
+            prompt_sha="",
+            data={},
+            target="",
+            completion="",
+            token_ids=[],
+            num_tokens=int(tokens[i]),
+            scores={"score": score[i]},
+            nfe=int(nfe[i]),
+            queried=int(nfe[i]) * COLUMNS,
+            committed_at=canvas,
+            stopped_by="",
+            latency_s=latency[i],
+            batch_size=1,
+            batch=str(i),
+        )
+        for i in range(n)
+    ]
+
+
+def _tasks(count: int, samples: int) -> list[str]:
+    return [f"t{i:02}" for i in range(count) for _ in range(samples)]
+
+
+def _scores() -> Iterator[Setting]:
+    @cache
+    def score(values: tuple[float, ...]) -> Value:
+        return measure("score", _records(["t"] * len(values), score=np.array(values)))
+
+    def setting(data: str, n: int, one: Draw, truth: float) -> Setting:
+        def draw(rng: np.random.Generator) -> dict[str, Value]:
+            return {"score": score(tuple(np.sort(one(rng, n)).tolist()))}
+
+        return Setting(data, str(n), draw, {"score": truth})
+
+    def share(p: float) -> Draw:
+        return lambda rng, n: (rng.random(n) < p).astype(float)
+
+    def partial(chance: float) -> Draw:
+        return lambda rng, n: np.where(rng.random(n) < chance, rng.random(n), 1.0)
+
+    for p in SHARES:
+        for n in (20, 50, 200):
+            yield replace(setting(f"right or wrong, {100 * p:g} % right", n, share(p), p), times=20)
+    for n in (20, 50, 200):
+        yield setting("5 % of samples uniform in 0 to 1, others 1", n, partial(0.05), 0.975)
+        yield setting("1 % of samples uniform in 0 to 1, others 1", n, partial(0.01), 0.995)
+        yield setting("10 % of samples 0.5, others 1", n, lambda rng, n: 1 - 0.5 * (rng.random(n) < 0.1), 0.95)
+        yield setting("all uniform in 0.4 to 0.9", n, lambda rng, n: 0.4 + rng.random(n) / 2, 0.65)
+    for samples, low in ((50, 0.05), (3, 0.05), (50, 0.9)):
+        rates = np.repeat(np.linspace(low, 0.99, 12), samples)
+
+        def pooled(rng: np.random.Generator, samples: int = samples, rates: np.ndarray = rates) -> dict[str, Value]:
+            right = (rng.random(len(rates)) < rates).astype(float)
+            return {"score, all": measure("score", _records(_tasks(12, samples), score=right))}
+
+        data = f"right or wrong, tasks from {100 * low:g} to 99 % right"
+        yield Setting(data, f"12 x {samples}", pooled, {"score, all": float(rates.mean())})
+
+    def ideal(rng: np.random.Generator) -> dict[str, Value]:
+        right = (rng.random(200) < np.repeat([0.9, 0.3], 100)).astype(float)
+        lengths = np.repeat([0, 1], 100)
+        return {"score of an ideal model": bounded(right, 0, 1, lengths, np.array([0.6, 1.4])[lengths])}
+
+    truth = {"score of an ideal model": 0.3 * 0.9 + 0.7 * 0.3}
+    yield Setting("two lengths that weigh 30 and 70 %", "2 x 100", ideal, truth)
+
+
+def _ordinary(rng: np.random.Generator, n: int) -> np.ndarray:
+    return 1 + rng.binomial(COLUMNS - 1, 0.2, n)
+
+
+def _heavy(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.clip(np.ceil(3 * np.exp(rng.normal(0, 0.9, n))), 1, COLUMNS)
+
+
+def _rare(share: float) -> Draw:
+    return lambda rng, n: np.where(rng.random(n) < share, COLUMNS, rng.integers(3, 7, n))
+
+
+def _tokens(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.clip(rng.normal(22, 4, n).round(), 1, COLUMNS)
+
+
+FORWARDS: dict[str, Draw] = {
+    "ordinary": _ordinary,
+    "heavy-tailed forwards": _heavy,
+    **{f"{100 * share:g} % of samples take 32 forwards": _rare(share) for share in (0.01, 0.03, 0.06)},
+}
+
+
+def _forwards() -> Iterator[Setting]:
+    rng = np.random.default_rng(0)
+    tokens = _tokens(rng, POPULATION).mean()
+    known = {"TPF": "tpf", "NFE": "nfe", "speed-up": "speedup_nfe", "queried": "queried"}
+    for data, forwards in FORWARDS.items():
+        for count, n in ((1, 10), (1, 20), (1, 50), (1, 200), (12, 50)):
+            shifts = np.arange(count) % 4
+            metrics = known if (count, n) == (1, 50) else {name: known[name] for name in ("TPF", "NFE")}
+
+            def draw(
+                rng: np.random.Generator,
+                forwards: Draw = forwards,
+                metrics: Mapping[str, str] = metrics,
+                shifts: np.ndarray = shifts,
+                count: int = count,
+                n: int = n,
+            ) -> dict[str, Value]:
+                nfe = np.minimum(forwards(rng, count * n) + np.repeat(shifts, n), COLUMNS)
+                records = _records(_tasks(count, n), nfe=nfe, tokens=_tokens(rng, count * n))
+                return {name: measure(metric, records) for name, metric in metrics.items()}
+
+            each = forwards(rng, POPULATION)
+            mean = float(np.mean([np.minimum(each + shift, COLUMNS).mean() for shift in shifts]))
+            truths = {"TPF": tokens / mean, "NFE": mean, "speed-up": COLUMNS / mean, "queried": mean * COLUMNS}
+            truths = {name: truths[name] for name in metrics}
+            yield Setting(data, str(n) if count == 1 else f"{count} x {n}", draw, truths)
+
+
+def _seconds() -> Iterator[Setting]:
+    for spread in (0.1, 0.4):
+        for batches in (5, 13, 52):
+
+            def draw(rng: np.random.Generator, n: int = batches, spread: float = spread) -> dict[str, Value]:
+                latency, tokens = np.exp(rng.normal(0, spread, n)), rng.integers(20, 25, n)
+                records = _records(["t"] * n, latency=latency, tokens=tokens)
+                return {"latency s": measure("latency_s", records), "tokens/s": measure("tokens_per_s", records)}
+
+            mean = float(np.exp(spread**2 / 2))
+            truths = {"latency s": mean, "tokens/s": 22 / mean}
+            yield Setting(f"batches vary by {100 * spread:g} %", f"{batches} batches", draw, truths)
+
+
+# ---- Two runs: analyze compare, page
+
+
+@cache
+def _difference(change: tuple[float, ...], count: int) -> Value:
+    return bounded(np.array(change), -100, 100, np.array(_tasks(count, len(change) // count)))
+
+
+def _differences() -> Iterator[Setting]:
+    def setting(data: str, count: int, samples: int, one: Draw, truth: float) -> Setting:
+        def draw(rng: np.random.Generator) -> dict[str, Value]:
+            change = np.sort(100 * one(rng, count * samples).reshape(count, samples))  # the order says nothing
+            return {"B - A": _difference(tuple(change.ravel().tolist()), count)}
+
+        return Setting(data, str(samples) if count == 1 else f"{count} x {samples}", draw, {"B - A": truth})
+
+    def changes(worse: float, better: float) -> Draw:
+        return lambda rng, n: rng.choice([-1.0, 0.0, 1.0], n, p=[worse, 1 - worse - better, better])
+
+    for worse, better in CHANGES:
+        data = f"{100 * worse:g} % worse, {100 * better:g} % better"
+        for count, samples in ((1, 20), (1, 50), (1, 200), (12, 50), (12, 3)):
+            one = setting(data, count, samples, changes(worse, better), 100 * (better - worse))
+            yield replace(one, times=10 if count == 1 else 1)
+    for samples in (20, 50, 200):
+        lose = "10 % of samples lose, uniform in 0 to 1"
+        yield setting(lose, 1, samples, lambda rng, n: np.where(rng.random(n) < 0.1, -rng.random(n), 0), -5)
+        yield setting("all differ, uniform in -0.3 to 0.2", 1, samples, lambda rng, n: rng.uniform(-0.3, 0.2, n), -5)
+
+
+def _ratios() -> Iterator[Setting]:
+    def fewer(rng: np.random.Generator, n: int) -> np.ndarray:
+        a = _ordinary(rng, n)
+        return np.stack([a, np.maximum(1, a - rng.integers(0, 4, n))])
+
+    def heavy(rng: np.random.Generator, n: int) -> np.ndarray:
+        a = _heavy(rng, n)
+        return np.stack([a, np.clip(np.ceil(0.8 * a * np.exp(rng.normal(0, 0.3, n))), 1, COLUMNS)])
+
+    def stuck(run: int) -> Draw:
+        def draw(rng: np.random.Generator, n: int) -> np.ndarray:
+            nfe = fewer(rng, n)
+            nfe[run, rng.random(n) < 0.03] = COLUMNS
+            return nfe
+
+        return draw
+
+    kinds: dict[str, Draw] = {"B takes 0 to 3 forwards fewer": fewer, "the same, heavy-tailed": heavy}
+    kinds |= {"B takes fewer, but 32 on 3 % of samples": stuck(1), "B takes fewer, A 32 on 3 % of samples": stuck(0)}
+    for data, one in kinds.items():
+        a, b = one(np.random.default_rng(0), POPULATION).mean(1)
+        for count, samples in ((1, 20), (1, 50), (1, 200), (12, 50)):
+
+            def draw(
+                rng: np.random.Generator, one: Draw = one, count: int = count, n: int = count * samples
+            ) -> dict[str, Value]:
+                tasks, columns = np.array(_tasks(count, n // count)), np.full((2, n), 1.0 * COLUMNS)
+                tokens = np.stack([_tokens(rng, n), _tokens(rng, n)])
+                row = compare(Paired(tasks, np.zeros((2, n)), one(rng, n) * 1.0, tokens, columns))[ALL]
+                return {"NFE B/A": row.nfe_ratio, "TPF B/A": row.tpf_ratio}
+
+            size = str(samples) if count == 1 else f"{count} x {samples}"
+            yield Setting(data, size, draw, {"NFE B/A": b / a, "TPF B/A": a / b})
+
+
+# ---- Curves: PBx, AUP, area, speed at quality, oracle, leaderboard
+
+
+def _sweep(rng: np.random.Generator, n: int, share: float) -> Paired:
+    """Two decoders with four knobs each, the second 15 % faster. Right answers and forwards share their difficulty, and
+    `share` of each run's samples take 32 forwards."""
+    hard = rng.normal(0, 1, n)
+    score, nfe = np.zeros((8, n)), np.zeros((8, n))
+    for i in range(8):
+        speed, edge = ((2, 1.84), (4, 1.43), (6, 0.94), (9, 0.28))[i % 4]  # 95, 90, 80 and 60 % right
+        score[i] = 100 * (hard + rng.normal(0, 0.5, n) < edge)
+        took = 22 / ((1.0, 1.15)[i // 4] * speed) * np.exp(0.2 * hard + rng.normal(0, 0.2, n))
+        nfe[i] = np.where(rng.random(n) < share, COLUMNS, np.clip(took.round(), 1, COLUMNS))
+    tokens = np.tile(_tokens(rng, n), (8, 1))
+    return Paired(np.full(n, "t"), score, nfe, tokens, np.full(tokens.shape, 1.0 * COLUMNS))
+
+
+AT = "TPF at 90 % of the best"
+
+
+def _speeds(sweep: Means, first: int) -> np.ndarray:
+    """TPF of a curve of four runs at its share of the best score, of the data and of each resample."""
+    of = slice(first, first + 4)
+    points = zip(sweep.tpf[:, of], sweep.score[:, of], sweep.score.max(1), strict=True)
+    return np.array([speed_at(tpf, score, 0.9 * top) for tpf, score, top in points])
+
+
+def _reached(sweep: Means) -> dict[str, np.ndarray]:
+    """What else reports say of the second curve."""
+    rows = list(zip(sweep.score[:, 4:], sweep.tpf[:, 4:], sweep.tps[:, 4:], sweep.score.max(1), strict=True))
+    return {
+        "PB75 TPF": np.array([pbx(tpf, score, 75) for score, tpf, _, _ in rows]),
+        "PB75 TPS": np.array([pbx(tps, score, 75) for score, _, tps, _ in rows]),
+        "PB70 TPF, known at points": np.array([pbx(tpf, score, 70, discrete=True) for score, tpf, _, _ in rows]),
+        "AUP": np.array([aup(tpf, score, top) for score, tpf, _, top in rows]),
+        "area": np.array([area(tpf, score) for score, tpf, _, _ in rows]),
+    }
+
+
+def _taken(sweep: Paired) -> Paired:
+    """The oracle of the first curve as a run."""
+    best = oracle(sweep.score[:4], sweep.nfe[:4])
+    return Paired(sweep.tasks, best.score[None], best.nfe[None], sweep.tokens[:1], sweep.canvas[:1])
+
+
+def _curve_values(sweep: Paired) -> dict[str, Value | None]:
+    n, resampled = sweep.score.shape[1], means(sweep)
+    ours, theirs = _speeds(resampled, 4), _speeds(resampled, 0)
+    run, (of_oracle,) = marks(sweep)[5], marks(_taken(sweep))
+    values: dict[str, Value | None] = {name: interval(v, n) for name, v in _reached(resampled).items()}
+    values |= {AT: speed_value(ours, n), "its lead": speed_value(lead(ours, theirs), n)}
+    values |= {"TPS of a run": run.tps, "score of a run": run.score}
+    return values | {"oracle's score": of_oracle.score, "oracle's NFE": of_oracle.nfe}
+
+
+def _curve_truths(sweep: Paired) -> dict[str, float]:
+    score, nfe, tps, tokens = (a.mean(1)[None] for a in (sweep.score, sweep.nfe, COLUMNS / sweep.nfe, sweep.tokens))
+    known, best = Means(score, nfe, tps, tokens / nfe), _taken(sweep)
+    truths = {name: float(v[0]) for name, v in _reached(known).items()}
+    truths |= {AT: float(_speeds(known, 4)[0]), "its lead": float(_speeds(known, 4)[0] - _speeds(known, 0)[0])}
+    truths |= {"TPS of a run": float(tps[0, 5]), "score of a run": float(score[0, 5])}
+    return truths | {"oracle's score": float(best.score.mean()), "oracle's NFE": float(best.nfe.mean())}
+
+
+def _curves() -> Iterator[Setting]:
+    for share in (0.0, 0.03):
+        truths = _curve_truths(_sweep(np.random.default_rng(0), POPULATION, share))
+        data = "two curves of four runs" if share == 0 else "the same, 3 % of each run's samples take 32 forwards"
+        for n in (20, 50, 200) if share == 0 else (20,):
+
+            def draw(rng: np.random.Generator, n: int = n, share: float = share) -> dict[str, Value | None]:
+                return _curve_values(_sweep(rng, n, share))
+
+            yield Setting(data, str(n), draw, truths, times=0.25)
+
+
+def rows(repetitions: int, kinds: Sequence[str]) -> Iterator[tuple[str, str, str, float]]:
+    """Interval, data, size and coverage of every setting of the kinds."""
+    for kind in kinds:
+        for seed, setting in enumerate(KINDS[kind]()):
+            for name, share in setting.coverage(repetitions, seed).items():
+                print(name, setting.data, setting.size, f"{share:.3f}", sep="; ", file=sys.stderr, flush=True)
+                yield name, setting.data, setting.size, share
+
+
+def table(repetitions: int, kinds: Sequence[str]) -> str:
+    """Coverage in per cent as Markdown, sizes side by side."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, data, size, share in rows(repetitions, kinds):
+        found.setdefault((name, data), []).append(f"{size}: {100 * share:.0f}")
+    lines = ["| interval | data | samples: % that hold the truth |", "| --- | --- | --- |"]
+    return "\n".join([*lines, *(f"| {name} | {data} | {'; '.join(cells)} |" for (name, data), cells in found.items())])
+
+
+KINDS = {
+    "scores": _scores,
+    "forwards": _forwards,
+    "seconds": _seconds,
+    "differences": _differences,
+    "ratios": _ratios,
+    "curves": _curves,
+}
+
+if __name__ == "__main__":
+    print(table(int(sys.argv[1]) if len(sys.argv) > 1 else 200, sys.argv[2:] or list(KINDS)))
