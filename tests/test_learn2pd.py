@@ -214,6 +214,9 @@ def test_eotp_looks_beyond_the_window_only_where_it_says() -> None:
     assert lengths["committed"][0] == lengths["window"][0] == lengths["query"][0] == 9
     assert lengths["query"][1] < lengths["window"][1]
     assert lengths["window"] == lengths["committed"]  # its first step in that block commits the EOS
+    assert Eotp() == Eotp("query", 0.0, "published")
+    (row,) = decode(Ahead(), [[1, 2, 3]], decoder=Decoder(FixedK(1)), **PARTS | {"stop": Eotp()})
+    assert (len(row.token_ids), row.queried) == lengths["query"], "by default an expected EOS cuts"
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,6 @@ def test_written_and_read_back(model: RecurrentLM, tmp_path) -> None:
 def test_other_models_and_settings_are_refused(model: RecurrentLM) -> None:
     with pytest.raises(ValueError, match="depth-recurrent"):
         DiffusionForcing().bind(make_model("full"), cache=NO_CACHE, stop=StrictEos(), block_len=None, seed=0)
-    for wrong in ({"inner": 0}, {"wavefront": 0}, {"eta": 1.0}, {"beta": -0.1}, {"freeze": "first"}):
+    for wrong in ({"inner": 0}, {"wavefront": 0}, {"eta": 1.0}, {"beta": -0.1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             DiffusionForcing(**wrong)
