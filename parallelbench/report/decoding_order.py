@@ -2,15 +2,16 @@
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.record import Record, Run, find_runs, read_run
+from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.record import Record, Run
 from parallelbench.report.markdown import table_head, table_row, with_interval
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import run_names
-from parallelbench.stats.metrics import ALL, Value, ratio
+from parallelbench.stats.intervals import Value, bounded
+from parallelbench.stats.metrics import ALL
 from parallelbench.stats.order import order_correlations
 
 NAMES = ("kendall", "spearman", "kendall_canvas", "spearman_canvas")
@@ -24,11 +25,10 @@ LEGEND = (
 def main(arguments: Sequence[str]) -> str:
     """Writes order.csv, by task, and order.md. Raises ValueError for runs without samples."""
     paths, options = split_options(arguments, {"out_dir": "results/order"})
-    runs = [read_run(folder) for folder in find_runs(paths)]
+    runs = suite_runs(paths)
     tables = {name: order_by_task(run) for name, run in zip(run_names(runs), runs, strict=True)}
-    out_dir = Path(options["out_dir"])
-    out_dir.mkdir(parents=True, exist_ok=True)
-    with open(out_dir / "order.csv", "w", newline="") as file:
+    out_dir = out_folder(options["out_dir"])
+    with replacing(out_dir / "order.csv") as file:
         writer = csv.writer(file)
         writer.writerow(["run", "task", "correlation", "value", "ci_low", "ci_high", "n"])
         for run, tasks in tables.items():
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> str:
         cells = [with_interval(tasks[ALL][name], ".2f") if name in tasks[ALL] else "" for name in NAMES]
         lines.append(table_row([run, *cells]))
     markdown = "\n".join([*lines, "", LEGEND, ""])
-    (out_dir / "order.md").write_text(markdown)
+    replace_file(out_dir / "order.md", markdown)
     return f"{markdown}\n{out_dir}"
 
 
@@ -58,5 +58,5 @@ def _means(found: Sequence[tuple[Record, dict[str, float]]]) -> dict[str, Value]
         having = [(record.task, correlations[name]) for record, correlations in found if name in correlations]
         if having:
             strata, numbers = zip(*having, strict=True)
-            values[name] = ratio(np.array(numbers), np.ones(len(numbers)), strata)
+            values[name] = bounded(np.array(numbers), -1, 1, np.array(strata))
     return values

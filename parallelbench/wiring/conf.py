@@ -47,8 +47,9 @@ def in_one_sentence() -> Iterator[None]:
 
 def sentence(error: Exception) -> str:
     """What went wrong, in one line. Where Hydra only passes on a message of ours, that message."""
-    ours = ValueError | TypeError | OSError | HydraException
-    while isinstance(error, HydraException) and isinstance(error.__cause__, ours):
+    while isinstance(error, HydraException) and isinstance(
+        error.__cause__, ValueError | TypeError | OSError | HydraException
+    ):
         error = error.__cause__
     if isinstance(error, OSError):
         return os_sentence(error)
