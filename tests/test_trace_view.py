@@ -194,7 +194,7 @@ def test_damaged_traces_are_named_and_kept(cli, tmp_path: Path) -> None:
         "{}\n",
         "[1]\n",
         '{"schema":2}\n',
-        "\n",
+        "no JSON\n",
         saved.splitlines()[0].replace('"steps":[{', '"steps":[{"x":1,') + "\n",
     ):
         path.write_text(saved + damage)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, samples
 
-from parallelbench.records.record import LOCK, read_run, writing
+from parallelbench.records.lock import LOCK, writing
+from parallelbench.records.record import read_run
 
 ROOT = Path(__file__).parent.parent
 RUNS, RECORDS = 3, 40
@@ -21,11 +22,12 @@ WRITER = """
 import os, random, sys, time
 from pathlib import Path
 from parallelbench.records.record import *
-from parallelbench.records.record import writing
+from parallelbench.records.lock import writing
 
 def record(i):
     text = f"written by {os.getpid()} " + "x" * 5000  # more than a pipe or a page takes at once
-    return Record(str(i), "t", "1", "", "", {}, "", text, [], 1, {"score": 1.0}, 1, 1, [], "eos", 0.0, 1, "0")
+    scores = {"score": 1.0, "score_strict": 1.0}
+    return Record(str(i), "t", "1", "", "", {}, "", text, [], 1, scores, 1, 1, [], "eos", 1.0, 1, "0")
 
 rng = random.Random(os.getpid())
 names = sys.argv[2:]
@@ -103,7 +105,7 @@ def test_whatever_is_killed_each_record_is_there_once_as_it_was_written(tmp_path
             assert pid is None or record.completion.startswith(f"written by {pid} ")
 
 
-HOLDER = "import sys, time; from pathlib import Path; from parallelbench.records.record import writing\n"
+HOLDER = "import sys, time; from pathlib import Path; from parallelbench.records.lock import writing\n"
 HOLDER += "with writing(Path(sys.argv[1])): print('held', flush=True); time.sleep(300)"
 
 

@@ -51,7 +51,8 @@ def first_paths(config: Any) -> Any:
 def unstated_facts(config: Mapping[str, Any]) -> Facts:
     """The facts of a run that was written before runs stated them; `config` has public paths."""
     decoder = config["decoder"]
-    rule = decoder.get("rule", {})
+    rule = decoder.get("rule")
+    rule = rule if isinstance(rule, Mapping) else {}
     is_plain = not any(decoder.get(part) for part in ("transforms", "rescore", "revise", "soft", "temperature"))
     by_confidence = rule.get("k") == 1 and decoder.get("confidence", "prob") == "prob"
     return Facts(

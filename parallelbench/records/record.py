@@ -1,31 +1,28 @@
 """A run on disk: config.yaml, run.json and samples.jsonl in one directory. Everything else reads these files."""
 
-import fcntl
 import hashlib
 import json
 import os
-import socket
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, NotRequired, TypedDict
 
 import yaml
 
 from parallelbench.records.compat import first_paths, public_paths, unstated_facts
 from parallelbench.records.facts import Facts
-from parallelbench.records.shards import Shards, replace_file
+from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
+from parallelbench.records.shape import check
+from parallelbench.records.shards import Shards
 
 SCHEMA = 1
 CONFIG, RUN = "config.yaml", "run.json"
-LOCK = "writer.tmp"
-INFO_KEYS = ("status", "config_hash", "choices", "model", "device")  # what every reader counts on
-CONFIG_KEYS = ("decoder", "suite", "batch_size")
 NEVER = -1  # of committed_at: no forward did
+LEAST = {"num_tokens": 0, "nfe": 1, "queried": 0, "batch_size": 1}
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,87 @@ class Record:
     batch: str
 
 
+def _record(values: Any) -> Record:
+    check(values, Record, "")
+    for name, least in LEAST.items():
+        if values[name] < least:
+            raise ValueError(f"{name} is {values[name]}, less than {least}")
+    if values["latency_s"] <= 0:
+        raise ValueError(f"latency_s is {values['latency_s']}, which no batch takes")
+    check(values["scores"], Scores, "scores")
+    return Record(**values)
+
+
+class Scores(TypedDict):
+    """What every scorer says; it may say more."""
+
+    score: float
+    score_strict: float
+
+
 SAMPLES = Shards(
     "samples",
-    dump=lambda record: json.dumps(asdict(record), ensure_ascii=False),
-    load=lambda values: Record(**values),
+    dump=lambda record: to_json(asdict(record)),
+    load=_record,
     what=("a record", "restore the file or delete it"),
 )
+
+
+class Info(TypedDict):
+    """What readers take from run.json, which may hold more."""
+
+    status: Literal["partial", "done"]
+    config_hash: str
+    choices: Mapping[str, str]
+    model: str
+    device: str
+    processes: NotRequired[int]
+    identity: NotRequired["Identity"]
+    git: NotRequired["Git | None"]
+    is_baseline: NotRequired[bool]
+    fixed_number: NotRequired[bool]
+    generation: NotRequired[str]
+    knobs: NotRequired[Mapping[str, object]]
+
+
+class Identity(TypedDict):
+    weights: NotRequired[str]
+    tasks: NotRequired[Mapping[str, str]]
+
+
+class Git(TypedDict):
+    commit: str
+    dirty: bool
+
+
+class Choices(TypedDict):
+    """Names of config groups; a run that no command has made has none."""
+
+    model: str
+    decoder: str
+    cache: str
+    stop: str
+    suite: str
+
+
+class Config(TypedDict):
+    """What readers take from config.yaml."""
+
+    decoder: Mapping[str, object]
+    suite: Mapping[str, object]
+    batch_size: int
+
+
+class SuiteConfig(Config):
+    """The same of a run that a command has made."""
+
+    model: Mapping[str, object]
+    cache: Mapping[str, object]
+    stop: Mapping[str, object]
+    limit: int
+    seed: int
+    gen_length: int | None
+    block_length: int | None
 
 
 @dataclass(frozen=True)
@@ -80,7 +152,7 @@ class Run:
         if "knobs" not in self.info:
             return unstated_facts(self.config)
         is_baseline, fixed_number = (self.info.get(key, False) for key in ("is_baseline", "fixed_number"))
-        return Facts(is_baseline, fixed_number, self.info["generation"], self.info["knobs"])
+        return Facts(is_baseline, fixed_number, self.info.get("generation", ""), self.info["knobs"])
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -90,111 +162,90 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any]) -> list[Record]:
-    """Creates a run directory, or opens one of the same config to be resumed; returns the records it already holds.
+    """Begins a run in an empty folder, or opens one of the same config to be resumed; returns the records it already
+    holds.
 
-    What a killed run left is tidied up: shards are merged, and last lines that were cut off are removed, so that their
-    samples are decoded again.
-    Raises ValueError, leaving all files alone, when the directory belongs to another config or a file is damaged.
+    What a killed run left is tidied up: shards are merged, and lines that were cut off are removed, so that their
+    samples are decoded again. A finished run is left alone.
+    Raises ValueError, leaving all files alone, when the folder belongs to another config or a newer version, or a file
+    is damaged.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; choose another out_dir")
-    if not (folder / CONFIG).exists():
-        if folder.exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
+    if not os.path.lexists(folder / CONFIG):
+        if any(path.suffix != ".tmp" for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no {CONFIG}; choose another out_dir")
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / CONFIG, yaml.safe_dump(dict(config), sort_keys=False))
+        replace_file(folder / CONFIG, yaml.dump(dict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
         return []
-    written = _read_config(folder)
+    written, info = _read_config(folder), read_info(folder)
     if config_hash(written) != config_hash(config):
         key, old, new = _first_difference(written, config)
         raise ValueError(f"{folder} holds a run with {key}={old}, not {new}; choose another out_dir or delete that one")
-    info = read_info(folder)
     if info.get("identity", identity) != identity:
         raise ValueError(
             f"{folder} holds results of other weights or task versions ({info['identity']}, now {dict(identity)}); "
             "choose another out_dir or delete that one"
         )
-    if info.get("status") == "done" and (cut_off := SAMPLES.read(folder)[1]):
-        raise ValueError(cut_off[0])
+    if info.get("status") == "done":
+        return list(_whole(folder).values())
     return SAMPLES.merge(folder)
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Keeps other processes from writing this run until the block, or the process that holds it, has ended: the kernel
-    lets go of the lock of a process that was killed. The file that is locked says who holds it, and nothing else.
-
-    Raises ValueError naming the process that writes the run. A file system without locks costs a warning: there, two
-    processes at one run may decode samples twice and lose what one of them had appended while the other merged.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; choose another out_dir")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK
-    file = _locked(path)
-    try:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        yield
-    finally:
-        path.unlink(missing_ok=True)  # before it is unlocked, so that nobody holds a file that is gone
-        file.close()
-
-
-def _locked(path: Path) -> TextIO:
-    while True:
-        file = open(path, "a")  # noqa: SIM115
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            holder = (path.read_text() if path.exists() else "") or "another process"
-            raise ValueError(
-                f"{path.parent} is being written by {holder}; wait until that ends, or end it, and repeat the command"
-            ) from error
-        except OSError as error:
-            print(f"{path.parent} cannot be locked ({error.strerror}); let one process write it", file=sys.stderr)
-            return file
-        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
-        file.close()  # its holder has just removed it
 
 
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:
     """Rewrites run.json atomically."""
-    replace_file(folder / RUN, json.dumps(info, indent=2) + "\n")
+    replace_file(folder / RUN, to_json(info, indent=2) + "\n")
 
 
 def read_run(folder: Path) -> Run:
     """Reads a run. Raises ValueError naming the file when something is missing, cut off or not a run of this schema."""
     for name in (CONFIG, RUN):
-        if not (folder / name).exists():
+        if not os.path.lexists(folder / name):
             raise ValueError(f"{folder} is not a run directory: it has no {name}")
-    info, config = _read_json(folder / RUN), _read_config(folder)
-    schema = info.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise ValueError(f"{folder / RUN} has schema {schema}, this version reads {SCHEMA}; update it to read that run")
-    missing = [key for known, keys in ((info, INFO_KEYS), (config, CONFIG_KEYS)) for key in keys if key not in known]
-    if schema != SCHEMA or missing:
-        what = f"nothing says its {missing[0]}" if schema == SCHEMA else f"{RUN} has schema {schema}, not {SCHEMA}"
-        raise ValueError(f"{folder} holds no run of this package ({what}); leave it out")
-    records, cut_off = SAMPLES.read(folder)
-    if cut_off:
-        raise ValueError(cut_off[0])
-    return Run(folder, config, info, list(records.values()))
+    info, config = read_info(folder), _read_config(folder)
+    try:
+        check(config, SuiteConfig if info["choices"] else Config, "")
+    except ValueError as error:
+        raise ValueError(f"{folder} holds no run of this package ({error}); leave it out") from error
+    records = list(_whole(folder).values())
+    scored: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        if record.scores.keys() != (scored[record.task] or record.scores.keys()):
+            raise ValueError(f"{folder}: sample {record.id!r} has not the scores of its task; score that run again")
+        scored[record.task] |= record.scores.keys()
+    return Run(folder, config, info, records)
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """What run.json says, nothing where there is none yet."""
-    return _read_json(folder / RUN) if (folder / RUN).exists() else {}
+    """What run.json says, nothing where there is none yet. Raises ValueError where it is damaged or of another
+    schema."""
+    path = folder / RUN
+    if not os.path.lexists(path):
+        return {}
+    data = read_bytes(path)
+    try:
+        info = parse_json(data.decode("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); delete it and repeat the run's command") from error
+    if not isinstance(info, dict):
+        raise ValueError(f"{path} holds no run; delete it and repeat the run's command")
+    schema = info.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise ValueError(f"{path} has schema {schema}, this version reads {SCHEMA}; update it to read that run")
+    try:
+        if schema != SCHEMA:
+            raise ValueError(f"{RUN} has schema {schema}, not {SCHEMA}")
+        check(info, Info, "")
+        if info["choices"]:
+            check(info["choices"], Choices, "choices")
+    except ValueError as error:
+        raise ValueError(f"{folder} holds no run of this package ({error}); leave it out") from error
+    return info
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Run directories at or below the paths, sorted. Raises ValueError when a path holds none."""
+    """Folders at or below the paths that hold a run or samples, sorted. Raises ValueError when a path holds none."""
     found: list[Path] = []
     for path in paths:
-        below = sorted(file.parent for file in path.rglob(RUN)) if path.is_dir() else []
+        names = (RUN, SAMPLES.file(path).name)
+        below = sorted({file.parent for name in names for file in path.rglob(name)}) if os.path.isdir(path) else []
         if not below:
             raise ValueError(f"{path} holds no run (no {RUN} at or below it)")
         found += [folder for folder in below if folder not in found]
@@ -207,20 +258,10 @@ def readable_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
     Raises ValueError when a path holds no run at all, or when every one is skipped.
     """
-    folders: list[Path] = []
-    for path in paths:
-        below = (
-            sorted({file.parent for name in (RUN, f"{SAMPLES.name}.jsonl") for file in path.rglob(name)})
-            if path.is_dir()
-            else []
-        )
-        folders += [folder for folder in below or find_runs([path]) if folder not in folders]
     runs, skipped = [], []
-    for folder in folders:
+    for folder in find_runs(paths):
         try:
             runs.append(read_run(folder))
-        except OSError as error:
-            skipped.append(f"{folder} cannot be read ({error.strerror})")
         except ValueError as error:
             skipped.append(str(error))
     if not runs:
@@ -256,22 +297,39 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: st
     return "config", "another", "this one"
 
 
+def _whole(folder: Path) -> dict[str, Record]:
+    """The records by their ids. Raises ValueError where a line is cut off."""
+    records, cut_off = SAMPLES.read(folder)
+    if cut_off:
+        raise ValueError(cut_off[0])
+    return records
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML with every value where it belongs."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class _Loader(yaml.SafeLoader):
+    """The same: a value that refers to another could stand for millions of them."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias")
+        return super().compose_node(parent, index)
+
+
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = yaml.load(read_bytes(path), _Loader)
+        json.dumps(content, sort_keys=True)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML; restore it or choose another out_dir") from error
+    except TypeError as error:
+        raise ValueError(f"{path} holds values that no config has ({error}); restore it") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no config; restore it or choose another out_dir")
     return public_paths(content)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); delete it and repeat the run's command") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no run; delete it and repeat the run's command")
-    return content

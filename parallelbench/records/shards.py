@@ -1,16 +1,19 @@
 """JSON lines of a run's folder that several processes write and any of them may be killed at.
 
 One file holds them, NAME.jsonl. While several processes write, each appends to a shard of its own, NAME.<rank>.jsonl.
-Readers take the shards for a part of the file, each id once, so it does not matter when a run is killed. A last line
-that was cut off counts as not written.
+Readers take the shards for a part of the file, each id once, so it does not matter when a run is killed. A line that
+was cut off counts as not written.
 """
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from parallelbench.records.files import append, parse_json, read_bytes, replace_file
+
+BLANK = b" \t\r\0"  # zeros are what a crash leaves where a line should be
 
 
 @runtime_checkable
@@ -42,13 +45,11 @@ class Shards(Generic[T]):
 
     def append(self, folder: Path, items: Sequence[T], shard: int | None = None) -> None:
         """Appends whole lines, to a shard where several processes write, and waits until they are on disk."""
-        path = self.file(folder) if shard is None else folder / f"{self.name}.{shard}.jsonl"
-        with open(path, "ab", buffering=0) as file:
-            file.write(self._lines(items).encode())
-            os.fsync(file.fileno())
+        append(self.file(folder) if shard is None else folder / f"{self.name}.{shard}.jsonl", self._lines(items))
 
     def read(self, folder: Path) -> tuple[dict[str, T], list[str]]:
-        """The items of the file and of the shards by their ids, and a sentence for each last line that is cut off.
+        """The items of the file and of the shards by their ids, and a sentence for each line that is cut off: the last,
+        or one that others were written behind.
 
         A merge that was killed leaves items in both; the file, which may have been rewritten since, is read first.
         Raises ValueError for a line that is no item.
@@ -56,15 +57,21 @@ class Shards(Generic[T]):
         items: dict[str, T] = {}
         cut_off = []
         for path in self._paths(folder):
-            for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-                where = f"line {number} of {path}"
-                if not line.endswith(b"\n"):
+            for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
+                line = line.strip(BLANK)
+                if not line:
+                    continue
+                where, (what, remedy) = f"line {number} of {path}", self.what
+                try:
+                    values = parse_json(line.decode("utf-8"))
+                except ValueError as error:
+                    if not line.startswith(b"{"):
+                        raise ValueError(f"{where} is not {what} ({error}); {remedy}") from error
                     cut_off.append(f"{where} is cut off; delete that line and repeat the run's command to fill it in")
                     continue
                 try:
-                    item = self.load(json.loads(line))
+                    item = self.load(values)
                 except (ValueError, TypeError, KeyError, AttributeError) as error:
-                    what, remedy = self.what
                     raise ValueError(f"{where} is not {what} ({error}); {remedy}") from error
                 items.setdefault(item.id, item)
         return items, cut_off
@@ -84,23 +91,13 @@ class Shards(Generic[T]):
 
     def count(self, folder: Path) -> int:
         """Lines that all processes have written so far."""
-        return sum(path.read_bytes().count(b"\n") for path in self._paths(folder))
+        return sum(line.startswith(b"{") for path in self._paths(folder) for line in path.read_bytes().split(b"\n"))
 
     def shards(self, folder: Path) -> list[Path]:
         return sorted(path for path in folder.glob(f"{self.name}.*.jsonl") if path.name.split(".")[1].isdigit())
 
     def _paths(self, folder: Path) -> list[Path]:
-        return [path for path in (self.file(folder), *self.shards(folder)) if path.exists()]
+        return [path for path in (self.file(folder), *self.shards(folder)) if os.path.lexists(path)]
 
     def _lines(self, items: Sequence[T]) -> str:
         return "".join(self.dump(item) + "\n" for item in items)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Writes a file by an atomic rename, once it is on disk."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -4,12 +4,13 @@ A run's folder holds them in traces.jsonl, a line per sample. They are a part of
 it ends in its record's tokens.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from parallelbench.records.record import NEVER, Record
+from parallelbench.records.files import to_json
+from parallelbench.records.record import NEVER, Record, Run
+from parallelbench.records.shape import check
 from parallelbench.records.shards import Shards
 
 SCHEMA = 1
@@ -99,6 +100,17 @@ def is_of(trace: Trace, record: Record) -> bool:
     return tokens == record.token_ids and last.committed_at == list(record.committed_at)
 
 
+def traces_of(run: Run) -> dict[str, Trace]:
+    """The saved traces of a run's samples by their ids. Raises ValueError where they are damaged or of other
+    records."""
+    traces, _ = TRACES.read(run.folder)
+    records = {record.id: record for record in run.records}
+    for id, trace in traces.items():
+        if id in records and not is_of(trace, records[id]):
+            raise ValueError(f"{TRACES.file(run.folder)} has another trace of {id!r} than its record; delete that file")
+    return traces
+
+
 def expected(trace: Trace, record: Record) -> list[int] | None:
     """The token that belongs into each column of an answer: the reference's, for an answer of its length, or its own
     where it is right. None where columns cannot be compared."""
@@ -113,16 +125,24 @@ def _step(forward: int, window: list[int], end: int, writes: list[list], open: l
 
 
 def _trace(values: Any) -> Trace:
-    if values.pop("schema") != SCHEMA:
-        raise ValueError(f"not of schema {SCHEMA}")
+    schema = values.pop("schema")
+    if schema != SCHEMA:
+        raise ValueError(f"its schema is {schema}, this version reads {SCHEMA}")
+    check(values, Trace, "")
     steps = [_step(**step) for step in values.pop("steps")]
     texts = {int(token): text for token, text in values.pop("texts").items()}
-    return Trace(**values, texts=texts, steps=steps)
+    trace = Trace(**values, texts=texts, steps=steps)
+    tokens = [one for step in steps for one in (*step.writes, *step.open)]
+    outside = [column for column, _, _ in tokens if not 0 <= column < trace.columns]
+    unknown = {*trace.reference, *(token for _, token, _ in tokens)} - {*texts, None}
+    if not steps or outside or unknown or min(step.end for step in steps) < 0:
+        raise ValueError(f"column {outside[0]} of {trace.columns}" if outside else "its steps lead nowhere")
+    return trace
 
 
 TRACES = Shards(
     "traces",
-    dump=lambda trace: json.dumps({"schema": SCHEMA, **asdict(trace)}, ensure_ascii=False, separators=(",", ":")),
+    dump=lambda trace: to_json({"schema": SCHEMA, **asdict(trace)}, compact=True),
     load=_trace,
     what=("a trace", "delete that file and repeat the run's command with traces="),
 )

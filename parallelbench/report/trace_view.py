@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from parallelbench.records.files import printable
 from parallelbench.records.record import NEVER, Record, Run, read_run
-from parallelbench.records.trace import TRACES, Frame, Trace, expected, replay
+from parallelbench.records.trace import Frame, Trace, expected, replay, traces_of
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import run_names
 
@@ -46,10 +47,8 @@ def main(arguments: Sequence[str]) -> None:
     legend = Text(LEGEND)
     for least, style in STYLES.items() if console.color_system else ():
         legend.append(" ").append(f" {100 * least:g} %+ ", style)
-    console.print(
-        Text(f"{record.id}\n\n{_plain(record.prompt)}\n\nA right answer:\n{_plain(record.target)}\n"), legend, ""
-    )
-    traces = [TRACES.read(one.folder)[0].get(record.id) for one in runs]
+    console.print(Text(printable(f"{record.id}\n\n{record.prompt}\n\nA right answer:\n{record.target}\n")), legend, "")
+    traces = [traces_of(one).get(record.id) for one in runs]
     told = [list(_story(*each)) for each in zip(run_names(runs), records, traces, strict=True)]
     if len(told) == 2 and console.width >= BESIDE:
         table = Table.grid(padding=(0, 2), expand=True)
@@ -75,28 +74,23 @@ def find_record(run: Run, name: str) -> Record:
 
 def visible(token: str) -> str:
     """A token as a reader sees it, in one line; nothing of it can steer the terminal."""
-    return _plain(token.strip() or repr(token)[1:-1].replace(" ", "\N{OPEN BOX}")).replace("\n", "\\n")
-
-
-def _plain(text: str) -> str:
-    """Lines as they are, and any other character that would not show as its escape."""
-    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(token.strip() or repr(token)[1:-1].replace(" ", "\N{OPEN BOX}")).replace("\n", "\\n")
 
 
 def _listed(run: Run) -> str:
-    traces, _ = TRACES.read(run.folder)
+    traces = traces_of(run)
     rows = [f"{r.id}  score {r.scores['score']:.2f}  {r.nfe} forwards" for r in run.records if r.id in traces]
-    return "\n".join(rows) or f"{run.folder} has no traces; repeat its command with traces=2 to save some"
+    return printable("\n".join(rows)) or f"{run.folder} has no traces; repeat its command with traces=2 to save some"
 
 
 def _story(name: str, record: Record, trace: Trace | None) -> Iterator[Text]:
     """What a run did, forward by forward, and where it went wrong."""
     score = f"score {record.scores['score']:.2f}, {record.num_tokens} tokens in {record.nfe} forwards"
-    yield Text(f"{name}: {score}", "bold")
+    yield Text(printable(f"{name}: {score}"), "bold")
     if trace is None:
         order = [str(at + 1) if at != NEVER else "-" for at in record.committed_at]
         yield Text("No trace was saved; this is the forward that committed each column:\n" + " ".join(order))
-        yield Text(f"Answer:\n{_plain(record.completion)}\n")
+        yield Text(f"Answer:\n{printable(record.completion)}\n")
         return
     right, frame = expected(trace, record), None
     for frame in replay(trace):

@@ -9,6 +9,8 @@ import torch
 from decoders import Generation
 from parallelbench.run.generator import Generator, Request
 
+LEAST_S = 1e-9  # a clock's tick: a batch takes some time, whatever the clock says
+
 
 def timed_batches(
     generator: Generator, batches: Sequence[Sequence[Request]]
@@ -21,7 +23,7 @@ def timed_batches(
         began = time.perf_counter()
         generations = generator(batch)
         _synchronize()
-        yield generations, time.perf_counter() - began
+        yield generations, max(time.perf_counter() - began, LEAST_S)
 
 
 def watch_memory() -> Callable[[], dict[str, object] | None]:
@@ -32,7 +34,7 @@ def watch_memory() -> Callable[[], dict[str, object] | None]:
         torch.cuda.reset_peak_memory_stats(gpu)
     is_reset = True
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # else the peak is that of all runs of this process
+        Path("/proc/self/clear_refs").write_bytes(b"5")  # else the peak is that of all runs of this process
     except OSError:
         is_reset = False
 
@@ -40,7 +42,8 @@ def watch_memory() -> Callable[[], dict[str, object] | None]:
         on_gpus = sum(torch.cuda.max_memory_allocated(gpu) for gpu in gpus)
         if on_gpus or not is_reset:
             return {"bytes": on_gpus, "of": "GPU tensors"} if on_gpus else None
-        (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+        lines = Path("/proc/self/status").read_bytes().splitlines()
+        (line,) = [line for line in lines if line.startswith(b"VmHWM")]
         return {"bytes": 1024 * int(line.split()[1]), "of": "process"}
 
     return peak

@@ -50,8 +50,8 @@ class Processes:
         return items[self.rank :: self.count]
 
     def everywhere(self, work: Callable[[], T]) -> T:
-        """This process's result of `work`, once all processes have theirs. A ValueError of any is raised in all, and
-        any other exception as a RuntimeError, so that nobody waits for a process that has failed."""
+        """This process's result of `work`, once all processes have theirs. A ValueError or OSError of any is raised in
+        all, and any other exception as a RuntimeError, so that nobody waits for a process that has failed."""
         if self.count == 1:
             return work()
         result, failure = None, None
@@ -59,13 +59,14 @@ class Processes:
             result = work()
         except Exception as error:
             failure = error
-        kind = None if failure is None else ValueError if isinstance(failure, ValueError) else RuntimeError
+        kinds = (kind for kind in (ValueError, OSError, RuntimeError) if isinstance(failure, kind))
+        kind = None if failure is None else next(kinds, RuntimeError)
         failures = [(other, text) for other, text in gather_object([(kind, str(failure))]) if other is not None]
-        if kind is RuntimeError:
+        if kind in (OSError, RuntimeError):
             raise cast(Exception, failure)
         if failures:
             other, text = failures[0]
-            raise other(text if other is ValueError else f"another process failed: {text}")
+            raise other(f"another process failed: {text}" if other is RuntimeError else text)
         return cast(T, result)
 
     def in_main(self, work: Callable[[], T]) -> T:

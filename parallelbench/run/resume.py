@@ -16,6 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from decoders import Generation
+from parallelbench.records.lock import writing
 from parallelbench.records.record import (
     SAMPLES,
     SCHEMA,
@@ -27,8 +28,9 @@ from parallelbench.records.record import (
     read_info,
     read_run,
     write_info,
-    writing,
 )
+from parallelbench.records.shape import check
+from parallelbench.records.trace import TRACES
 from parallelbench.run.job import Job
 from parallelbench.run.measure import timed_batches, watch_memory
 from parallelbench.run.processes import ALONE, Processes
@@ -110,9 +112,18 @@ def open_job(job: Job, processes: Processes = ALONE) -> Iterator[OpenJob]:
 def _start(job: Job, num_processes: int) -> set[str]:
     """Says in run.json what is about to happen, and returns the ids of the samples that are there already."""
     identity = {"weights": job.generator.fingerprint(), "tasks": {task.name: task.version for task in job.tasks}}
-    known = {record.id for record in open_run(job.folder, job.config, identity)}
+    known = {record.id: record.task for record in open_run(job.folder, job.config, identity)}
+    drawn = {sample.id: sample.task for sample in chain.from_iterable(job.batches)}
+    if strange := sorted(known.items() - drawn.items()):
+        id, task = strange[0]
+        raise ValueError(
+            f"{job.folder} has a sample {id!r} of {task}, which its suite does not draw; delete its line or choose "
+            "another out_dir"
+        )
+    if job.traced:
+        TRACES.read(job.folder)
     before = read_info(job.folder)
-    if job.missing(known) or before.get("status") != "done":
+    if job.missing(known.keys()) or before.get("status") != "done":
         info = {
             "schema": SCHEMA,
             "status": "partial",
@@ -126,7 +137,7 @@ def _start(job: Job, num_processes: int) -> set[str]:
             **job.facts,
         }
         write_info(job.folder, info)
-    return known
+    return set(known)
 
 
 def _complete(job: Job, peak_memory: Mapping[str, object] | None) -> None:
@@ -165,7 +176,7 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
         sample = Sample(
             record.id, record.task, [{"role": "user", "content": record.prompt}], record.data, record.target
         )
-        scores = task.score(sample, record.completion)
+        scores = _scores(task, sample, record.completion)
         records.append(Record(**{**asdict(record), "scores": scores, "task_version": task.version}))
     identity = run.info.get("identity", {}) | {"tasks": {task.name: task.version for task in tasks}}
     SAMPLES.rewrite(folder, records)
@@ -173,6 +184,13 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
     if run.info["status"] == "done":
         _finish(folder, read_info(folder))
     return read_run(folder)
+
+
+def _scores(task: Task, sample: Sample, completion: str) -> dict[str, float]:
+    """Raises ValueError for a score that is no number: it could not be read again."""
+    scores = {name: float(value) for name, value in task.score(sample, completion).items()}
+    check(scores, Mapping[str, float], f"{sample.id}: scores")
+    return scores
 
 
 def _record(task: Task, sample: Sample, generation: Generation, seconds: float, batch: str, batch_size: int) -> Record:
@@ -188,7 +206,7 @@ def _record(task: Task, sample: Sample, generation: Generation, seconds: float, 
         completion=generation.text,
         token_ids=generation.token_ids,
         num_tokens=generation.num_tokens,
-        scores=task.score(sample, generation.text),
+        scores=_scores(task, sample, generation.text),
         nfe=generation.nfe,
         queried=generation.queried,
         committed_at=generation.committed_at,

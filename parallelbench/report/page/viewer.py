@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from parallelbench.records.record import Record, Run
-from parallelbench.records.trace import TRACES, Trace, expected
+from parallelbench.records.trace import Trace, expected, traces_of
 from parallelbench.stats.curves import run_names
 
 MAX_BYTES = 3_000_000  # of all traces in a page
@@ -22,7 +22,7 @@ def viewer_data(runs: Sequence[Run]) -> list[dict[str, Any]] | None:
     samples: dict[tuple[str, str], dict[str, Any]] = {}
     for name, run in zip(run_names(runs), runs, strict=True):
         try:
-            traces, _ = TRACES.read(run.folder)
+            traces = traces_of(run)
         except ValueError as error:
             print(f"skipped: {error}", file=sys.stderr)
             continue

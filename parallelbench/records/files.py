@@ -1,0 +1,132 @@
+"""Files that outlive a crash, a full disk and a foreign locale: UTF-8, written whole or not at all.
+
+Texts and JSON of all commands are read and written here. Nothing follows a link that lies where a file is to be made.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, TextIO
+
+FIXES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit of a file's size",
+    errno.EROFS: "choose another folder",
+    errno.EACCES: "choose another folder",
+    errno.EPERM: "choose another folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def os_sentence(error: OSError) -> str:
+    """What an operating system refused, and what to do about it."""
+    where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+    fix = FIXES.get(error.errno or 0, "mend that or choose another folder")
+    return f"{where}{error.strerror or error}; {fix} and repeat the command"
+
+
+def printable(text: str) -> str:
+    """Lines as they are, and any other character that would not show as its escape: nothing steers a terminal."""
+    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content. Raises ValueError, naming it, for what cannot be read; never waits for a pipe."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'no file'}; put a file there")
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); make it readable or leave it out") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for what is none; NaN and infinities are none."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def to_json(value: Any, *, compact: bool = False, indent: int | None = None) -> str:
+    """A value as JSON that every reader takes. Raises ValueError for NaN and infinities."""
+    separators = (",", ":") if compact else None
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent)
+
+
+def append(path: Path, text: str) -> None:
+    """Appends whole lines and waits until they are on disk. What is interrupted or finds no space leaves the file as it
+    was; lines go behind a whole one, whatever the file ends with."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    try:
+        size = os.fstat(file).st_size
+        cut_off = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        try:
+            _write(file, b"\n" * cut_off + _encoded(text))
+        except BaseException:
+            os.ftruncate(file, size)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(file)
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Writes a file, which takes the place of `path` at once when all of it is on disk. Where that fails, all is as
+    before."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    _remove(temporary)  # a killed process left it
+    with open(temporary, "xb", buffering=0) as file:
+        try:
+            _write(file.fileno(), _encoded(content) if isinstance(content, str) else content)
+            os.replace(temporary, path)
+        except BaseException:
+            _remove(temporary)
+            raise
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A text file to write, which takes the place of `path` when the block has ended, as `replace_file` does it."""
+    file = StringIO(newline="")
+    yield file
+    replace_file(path, file.getvalue())
+
+
+def out_folder(name: str | Path) -> Path:
+    """A folder to write into, made where it is missing. Raises ValueError where that cannot be."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"out_dir={name}: {error.strerror}; choose another folder") from error
+    return folder
+
+
+def _encoded(text: str) -> bytes:
+    """Half a surrogate pair, which UTF-8 has not, becomes its escape, which JSON has."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _write(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:  # a nearly full disk takes a part and says so with the next
+        left = left[os.write(file, left) :]
+    os.fsync(file)
+
+
+def _remove(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
