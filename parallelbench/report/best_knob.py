@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.record import Run, find_runs, read_run
+from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table_head, table_row, with_interval
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs
 from parallelbench.stats.metrics import ALL, Value
 from parallelbench.stats.paired import Paired, interval, means, pair
@@ -43,7 +44,7 @@ class Row:
 def main(arguments: Sequence[str]) -> str:
     """Writes oracle.csv, oracle.md and oracle.png (as SVG too)."""
     paths, options = split_options(arguments, {"out_dir": "results/oracle"})
-    runs = [read_run(folder) for folder in find_runs(paths)]
+    runs = suite_runs(paths)
     paired = pair(runs)
     strategies = curve_names(run_names(runs), runs)
     sweeps = {name: [i for i, other in enumerate(strategies) if other == name] for name in dict.fromkeys(strategies)}
@@ -53,8 +54,7 @@ def main(arguments: Sequence[str]) -> str:
     knobs = [", ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items()) for run in runs]
     tables = {name: oracle_rows(_part(paired, at), [knobs[i] for i in at]) for name, at in sweeps.items()}
 
-    out_dir = Path(options["out_dir"])
-    out_dir.mkdir(parents=True, exist_ok=True)
+    out_dir = out_folder(options["out_dir"])
     curves = {}
     for name, by_task in tables.items():
         for label, rows in ((name, by_task[ALL][:-1]), (f"{ORACLE} of {name}", by_task[ALL][-1:])):
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> str:
     plots.save(plots.tradeoff({"tokens before EOS per forward (TPF)": curves}, title), out_dir / "oracle")
     _write_csv(out_dir / "oracle.csv", tables)
     markdown = _markdown(runs, tables)
-    (out_dir / "oracle.md").write_text(markdown)
+    replace_file(out_dir / "oracle.md", markdown)
     return f"{markdown}\n{out_dir}"
 
 
@@ -133,7 +133,7 @@ def _markdown(runs: Sequence[Run], tables: dict[str, dict[str, list[Row]]]) -> s
 
 
 def _write_csv(path: Path, tables: dict[str, dict[str, list[Row]]]) -> None:
-    with open(path, "w", newline="") as file:
+    with replacing(path) as file:
         writer = csv.writer(file)
         writer.writerow(["decoder", "task", "knob", "taken", "metric", "value", "ci_low", "ci_high", "n"])
         for name, by_task in tables.items():

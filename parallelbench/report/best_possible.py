@@ -12,11 +12,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 import dllm
-from parallelbench.records.record import find_runs, read_run
+from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 from parallelbench.report.markdown import table_row
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.metrics import Value, measure
@@ -60,10 +60,8 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     paths, options = split_options(arguments, OPTIONS)
     if not options["samples"].isdigit() or int(options["samples"]) < 1:
         raise ValueError(f"samples={options['samples']}; give a whole number of ideal decodes per task and length >= 1")
-    out_dir = Path(options["out_dir"])
-    if out_dir.is_file():
-        raise ValueError(f"{out_dir} is a file; choose another out_dir")
-    runs = [read_run(folder) for folder in find_runs(paths)]
+    out_dir = out_folder(options["out_dir"])
+    runs = suite_runs(paths)
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
@@ -96,14 +94,13 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
                 continue
             points.append(_point(name, task, "ideal", forwards, score, values))
     bests = [best for task, found in shapes.items() for shape in found for best in _bests(task, shape, tokenizer)]
-    out_dir.mkdir(parents=True, exist_ok=True)
     _write_csv(out_dir / "frontier.csv", points)
     _write_csv(out_dir / "bounds.csv", bests)
     curves = dict(zip(names, curve_names(names, runs), strict=True))
     plots.save(_score_figure(points, shapes, values, curves), out_dir / "frontier")
     plots.save(_bits_figure(bests), out_dir / "kl_bounds")
     text = _markdown(points, bests, refused)
-    (out_dir / "report.md").write_text(text)
+    replace_file(out_dir / "report.md", text)
     return f"{text}\n{out_dir}"
 
 
@@ -127,7 +124,7 @@ def _bests(task: str, shape: Shape, tokenizer: PreTrainedTokenizerBase) -> list[
 
 
 def _write_csv(path: Path, rows: Sequence[Point] | Sequence[Best]) -> None:
-    with open(path, "w", newline="") as file:
+    with replacing(path) as file:
         writer = csv.DictWriter(file, [field.name for field in fields(rows[0])], lineterminator="\n")
         writer.writeheader()
         for row in rows:

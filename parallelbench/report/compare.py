@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.records.record import Run, find_runs, read_run
 from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options
@@ -43,11 +44,10 @@ def main(arguments: Sequence[str]) -> str:
         raise ValueError(f"{len(paths)} run directories given; name two, A and B")
     a, b = (_one_run(path) for path in paths)
     rows = compare(pair([a, b]))
-    out_dir = Path(options["out_dir"])
-    out_dir.mkdir(parents=True, exist_ok=True)
+    out_dir = out_folder(options["out_dir"])
     _write_csv(out_dir / "compare.csv", rows)
     markdown = _markdown(a, b, rows)
-    (out_dir / "compare.md").write_text(markdown)
+    replace_file(out_dir / "compare.md", markdown)
     return f"{markdown}\n{out_dir}"
 
 
@@ -112,7 +112,7 @@ def _title(run: Run) -> str:
 
 
 def _write_csv(path: Path, rows: dict[str, Comparison]) -> None:
-    with open(path, "w", newline="") as file:
+    with replacing(path) as file:
         writer = csv.writer(file)
         ratios = [
             f"{name}{part}" for name in ("difference", "nfe_ratio", "tpf_ratio") for part in ("", "_low", "_high")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options
@@ -62,12 +63,11 @@ def main(arguments: Sequence[str]) -> str:
         if not shown & set(map(id, rows)):
             tables[f"ParallelBench {generation}, published"] = rows
     tables = {heading: sorted(rows, key=_rank) for heading, rows in tables.items()}
-    out_dir = Path(options["out_dir"])
-    out_dir.mkdir(parents=True, exist_ok=True)
+    out_dir = out_folder(options["out_dir"])
     text = [line for heading, rows in tables.items() for line in _markdown(heading, rows)]
     notes = [f"Left out: {reason}." for reason in (*skipped, *left_out, *conflicts)]
     markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes])
-    (out_dir / "leaderboard.md").write_text(markdown + "\n")
+    replace_file(out_dir / "leaderboard.md", markdown + "\n")
     _write_csv(out_dir / "leaderboard.csv", tables)
     return f"{markdown}\n{out_dir}"
 
@@ -159,7 +159,7 @@ def _cell(value: Value | None) -> str:
 
 
 def _write_csv(path: Path, tables: Mapping[str, Sequence[Row]]) -> None:
-    with open(path, "w", newline="") as file:
+    with replacing(path) as file:
         writer = csv.writer(file)
         writer.writerow(
             ["table", *HEADS[:3], *(f"{name}{part}" for name in NUMBERS for part in ("", " low", " high")), *HEADS[-4:]]

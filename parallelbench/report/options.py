@@ -1,7 +1,12 @@
 """Arguments of the commands that are not Hydra's: paths and key=value."""
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from parallelbench.records.files import printable
+from parallelbench.records.record import Run, readable_runs
 
 
 def split_options(
@@ -14,7 +19,7 @@ def split_options(
         key, equals, value = argument.partition("=")
         if equals and key in options:
             options[key] = value
-        elif equals and not Path(argument).exists():
+        elif equals and not os.path.exists(argument):
             known = ", ".join(f"{key}=" for key in defaults) or "none"
             raise ValueError(f"unknown option {argument!r}; choose among {known}")
         else:
@@ -22,3 +27,27 @@ def split_options(
     if needs_paths and not paths:
         raise ValueError("no run directory given; name at least one")
     return paths, options
+
+
+def found_runs(paths: Sequence[Path]) -> list[Run]:
+    """The runs at or below the paths; folders that hold none are named on stderr. Raises ValueError without any."""
+    runs, skipped = readable_runs(paths)
+    _name_skipped(skipped)
+    return runs
+
+
+def suite_runs(paths: Sequence[Path]) -> list[Run]:
+    """The same without trajectories for training, which are named like them."""
+    runs = found_runs(paths)
+    chosen = [run for run in runs if run.info["choices"]]
+    others = [run.folder for run in runs if not run.info["choices"]]
+    reasons = [f"{folder} holds trajectories for training, not a run of a suite" for folder in others]
+    if not chosen:
+        raise ValueError("; ".join(reasons))
+    _name_skipped(reasons)
+    return chosen
+
+
+def _name_skipped(reasons: Sequence[str]) -> None:
+    for why in reasons:
+        print(f"skipped: {printable(why)}", file=sys.stderr)

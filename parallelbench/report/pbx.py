@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.record import Run, find_runs, read_run
+from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table_head, table_row, with_interval
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.metrics import Value
 from parallelbench.stats.paired import Means, interval, means, pair
@@ -26,14 +27,13 @@ def main(arguments: Sequence[str]) -> str:
     csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
     if not (paths or csvs or boards):
         raise ValueError("nothing to score; name run directories, csv=FILE or leaderboard=FILE")
-    runs = [read_run(folder) for folder in find_runs(paths)]
+    runs = suite_runs(paths) if paths else []
     alone = bool(runs) and not (csvs or boards)
     given = options["generation"] or (runs[0].facts.generation or "v2" if alone else None)
     published = read_tables(csvs, boards, given)
     generation, curves, official = published.generation, published.curves, published.leaderboard
     resampled = means(pair(runs)) if runs else None
-    out_dir = Path(options["out_dir"])
-    out_dir.mkdir(parents=True, exist_ok=True)
+    out_dir = out_folder(options["out_dir"])
 
     computed = pbx_table(curves, generation)
     rows = official | computed
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> str:
         _write_sweeps(out_dir / "runs.csv", model, runs[0].info["choices"]["suite"], sweeps)
         text += _own_section(runs, sweeps, resampled, reason, generation)
     markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])
-    (out_dir / "pbx.md").write_text(markdown)
+    replace_file(out_dir / "pbx.md", markdown)
     return f"{markdown}\n{out_dir}"
 
 
@@ -142,14 +142,14 @@ def _own_section(
 
 
 def _write_pbx(path: Path, rows: Mapping[Key, Levels]) -> None:
-    with open(path, "w", newline="") as file:
+    with replacing(path) as file:
         writer = csv.writer(file)
         writer.writerow(["model", "strategy", *LEVELS])
         writer.writerows([*key, *(row[level] for level in LEVELS)] for key, row in rows.items())
 
 
 def _write_sweeps(path: Path, model: str, suite: str, sweeps: Mapping[str, Sweep]) -> None:
-    with open(path, "w", newline="") as file:
+    with replacing(path) as file:
         writer = csv.writer(file)
         writer.writerow(["model", "strategy", "suite", "score", "value", "ci_low", "ci_high", "n"])
         for name, sweep in sweeps.items():

@@ -4,6 +4,8 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
+from parallelbench.records.files import replace_file
 from parallelbench.stats.metrics import Value
 from parallelbench.stats.sweeps import pareto
 
@@ -256,6 +259,11 @@ def _draw_series(axes: Axes, series: Sequence[Series]) -> None:
     axes.set_ylim(-4, 104)
 
 
+def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Rows of unlike lengths as `[rows, columns]`; -1 stands for no commit."""
+    return np.array(list(zip_longest(*rows, fillvalue=-1))).T
+
+
 def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:
     """Mean forward at which each response column was committed, one row per task. orders[task] is `[samples,
     columns]`."""
@@ -278,7 +286,9 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Writes path.svg and path.png and closes the figure."""
     paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
     for target in paths:
-        figure.savefig(target, dpi=130, metadata={"Date": None} if target.suffix == ".svg" else None)
+        file, kind = BytesIO(), target.suffix[1:]
+        figure.savefig(file, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+        replace_file(target, file.getvalue())
     plt.close(figure)
     return paths
 

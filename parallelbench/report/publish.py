@@ -1,18 +1,16 @@
 """What a finished run, and a sweep, send to sinks. `sent.json` beside a run names the sinks that have it, and the same
 command sends it to those that have not."""
 
-import json
-import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
+from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
 from parallelbench.records.record import Run, config_hash, read_run
+from parallelbench.records.shape import check
 from parallelbench.report import plots
 from parallelbench.report.sinks import Log, Logs, Row, Sinks
 from parallelbench.stats.curves import curve_names, run_names
@@ -94,19 +92,19 @@ def _figures(run: Run, metrics: Mapping[str, Mapping[str, Value]]) -> dict[str, 
     bars = {name: {task: row["score"] for task, row in metrics.items()}}
     return {
         "tasks": plots.task_bars(bars, [name], "score per task, 95 % intervals"),
-        "commit_order": plots.commit_order({t: _padded(rows) for t, rows in orders.items()}, f"commits, {name}"),
+        "commit_order": plots.commit_order({t: plots.padded(rows) for t, rows in orders.items()}, f"commits, {name}"),
     }
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Responses of a task may differ in length; -1 stands for no commit."""
-    return np.array(list(zip_longest(*rows, fillvalue=-1))).T
 
 
 def _send(folder: Path, sinks: Sinks, name: str, config: Mapping[str, Any], fill: Callable[[Log], None]) -> None:
     """Fills a Log of every sink that `sent.json` does not name for this, and names there those that did not fail."""
     path = folder / SENT
-    sent: list[str] = json.loads(path.read_text()) if path.exists() else []
+    try:
+        sent: list[str] = parse_json(read_bytes(path)) if path.exists() else []
+        check(sent, list[str], SENT)
+    except ValueError as error:
+        print(f"{path} does not name the sinks that have {name} ({error}); delete it to send again", file=sys.stderr)
+        return
     for key, sink in sinks.items():
         what = f"{name} in {key} ({sink})"
         if what in sent:
@@ -116,5 +114,4 @@ def _send(folder: Path, sinks: Sinks, name: str, config: Mapping[str, Any], fill
         logs.close()
         if not logs.failed:
             sent.append(what)
-            path.with_name(f"{SENT}.tmp").write_text(json.dumps(sent, indent=2) + "\n")
-            os.replace(f"{path}.tmp", path)
+            replace_file(path, to_json(sent, indent=2) + "\n")

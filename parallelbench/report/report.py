@@ -1,17 +1,17 @@
 """Reports over many runs from disk: a page, Markdown, CSV and plots."""
 
 import csv
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.record import Record, Run, readable_runs
+from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.record import Record, Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table_head, table_row
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.metrics import ALL, LEGEND, METRICS, Value, aggregate, measure, ratio
@@ -33,9 +33,7 @@ TASK_PLOTS = """![score per task](tasks.png)
 def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
     """Reports all runs at or below the folders; names what it skips on stderr."""
     paths, options = split_options(arguments, {"out_dir": "results/report"})
-    runs, skipped = readable_runs(paths)
-    for why in skipped:
-        print(f"skipped: {why}", file=sys.stderr)
+    runs = suite_runs(paths)
     out_dir = Path(options["out_dir"])
     return f"{write_report(runs, out_dir, command)}\n{out_dir}"
 
@@ -54,7 +52,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         if not run.records:
             raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
     _check_versions(runs)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    out_folder(out_dir)
     runs = _in_order(runs)
     names = run_names(runs)
     metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}
@@ -99,7 +97,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         "" if many else TASK_PLOTS,
         (CACHE_PLOT if caches else "") + _equal_quality(runs, curve_of, reference),
     )
-    (out_dir / "report.md").write_text(text)
+    replace_file(out_dir / "report.md", text)
     write_page(runs, metrics, out_dir, command)
     return text
 
@@ -205,7 +203,7 @@ def _orders(run: Run) -> dict[str, np.ndarray]:
     by_task: dict[str, list[Sequence[int]]] = {}
     for record in run.records:
         by_task.setdefault(record.task, []).append(record.committed_at)
-    return {task: np.array(rows) for task, rows in by_task.items()}
+    return {task: plots.padded(rows) for task, rows in by_task.items()}
 
 
 def _markdown(
@@ -325,7 +323,7 @@ def _write_tasks(path: Path, metrics: Metrics) -> None:
 
 
 def _write_csv(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
-    with open(path, "w", newline="") as file:
+    with replacing(path) as file:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
         writer.writerows(lines)

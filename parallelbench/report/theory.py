@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import dllm
+from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.report import plots
 from parallelbench.report.markdown import table_row
 from parallelbench.report.options import split_options
@@ -38,9 +39,7 @@ def main(arguments: Sequence[str]) -> str:
     if largest > max(lengths):
         raise ValueError(f"k={largest} items per step, but the longest list has n={max(lengths)}; give k of 1 to n")
     samples, shipped = _count("samples", options["samples"], 1), _count("tiny", options["tiny"], 0)
-    out_dir = Path(options["out_dir"])
-    if out_dir.is_file():
-        raise ValueError(f"{out_dir} is a file; choose another out_dir")
+    out_dir = out_folder(options["out_dir"])
 
     began = time.perf_counter()
     grid = [(task, n, k) for task in tasks for n in lengths for k in _per_step(sizes, n)]
@@ -51,13 +50,12 @@ def main(arguments: Sequence[str]) -> str:
     rows = [
         tiny(model, task, n, k, tau, shipped, max(20, samples // 2)) for task, n, k in chosen for tau in (0, 1) if model
     ]
-    out_dir.mkdir(parents=True, exist_ok=True)
     for name, kind, table in (("theory", Cell, cells), ("thresholds", Edge, edges), ("tiny", Shipped, rows)):
         if table:
             _write_csv(out_dir / f"{name}.csv", kind, table)
     figures = _figures(cells, edges, rows, out_dir)
     text = _markdown(cells, edges, rows, figures)
-    (out_dir / "report.md").write_text(text)
+    replace_file(out_dir / "report.md", text)
     return f"{text}\n{out_dir}: {time.perf_counter() - began:.0f} s"
 
 
@@ -110,7 +108,7 @@ def _count(name: str, text: str, least: int) -> int:
 def _write_csv(
     path: Path, kind: type[Cell] | type[Edge] | type[Shipped], rows: Sequence[Cell | Edge | Shipped]
 ) -> None:
-    with open(path, "w", newline="") as file:
+    with replacing(path) as file:
         writer = csv.DictWriter(file, [field.name for field in fields(kind)], lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: _number(value) for name, value in asdict(row).items()} for row in rows)

@@ -129,7 +129,7 @@ def _curves(path: Path) -> dict[Key, Curve]:
 
 def _leaderboard(path: Path) -> dict[Key, Levels]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON ({error})") from error
     results = content.get("results") if isinstance(content, dict) else None

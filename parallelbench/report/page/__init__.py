@@ -17,6 +17,7 @@ from string import Template
 import numpy as np
 import vl_convert
 
+from parallelbench.records.files import replace_file
 from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.page.viewer import viewer_data
@@ -42,16 +43,16 @@ def write_page(
     parts = ["page"] if traces is None else ["viewer", "page"]
     scripts = [
         vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
-        *((HERE / f"{part}.js").read_text() for part in ("algorithms", *parts)),
+        *((HERE / f"{part}.js").read_text(encoding="utf-8") for part in ("algorithms", *parts)),
     ]
-    page = Template((HERE / "page.html").read_text()).substitute(
+    page = Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         policy=_policy(scripts),
-        style="".join((HERE / f"{part}.css").read_text() for part in parts),
+        style="".join((HERE / f"{part}.css").read_text(encoding="utf-8") for part in parts),
         data=_embedded(page_data(runs, metrics, command)),
         traces=_embedded(traces),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
-    (folder / "report.html").write_text(page, encoding="utf-8", newline="")
+    replace_file(folder / "report.html", page)
 
 
 def page_data(

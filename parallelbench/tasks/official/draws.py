@@ -34,7 +34,7 @@ def read_names(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"names_file={path} does not exist; give the YAML file with the lists of first and last names")
     try:
-        names = yaml.safe_load(path.read_text())
+        names = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML; it must hold a list of first and a list of last names") from error
     two_lists = isinstance(names, list) and len(names) == 2 and all(isinstance(part, list) for part in names)
