@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import NoReturn
+
+from parallelbench.records.files import printable
+from parallelbench.wiring.exits import explained
 
 USAGE = "\n".join(
     (
@@ -59,6 +61,11 @@ HANDED = {  # what of the wiring a report needs, to go back from a run to its co
 
 
 def main() -> None:
+    with explained():
+        _main()
+
+
+def _main() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(USAGE)
@@ -71,17 +78,14 @@ def main() -> None:
             print("\n".join(f"{name:10} {usage}" for name, usage in ANALYSES.items()))
             return
         if arguments[0] not in ANALYSES:
-            fail(f"unknown analysis {arguments[0]!r}; choose among {', '.join(ANALYSES)}")
+            raise ValueError(f"unknown analysis {arguments[0]!r}; choose among {', '.join(ANALYSES)}")
         name, arguments = f"analyze {arguments[0]}", arguments[1:]
     if name not in MODULES:
         known = dict.fromkeys(name.split()[0] for name in MODULES)
-        fail(f"unknown command {name!r}; choose one of {', '.join(known)}")
+        raise ValueError(f"unknown command {name!r}; choose one of {', '.join(known)}")
     if name == "lm_eval" and find_spec("lm_eval") is None:
-        fail("lm_eval needs lm-evaluation-harness; pip install 'dllm-parallelbench[eval]'")
-    try:
-        call(name, arguments)
-    except ValueError as error:
-        fail(str(error))
+        raise ValueError("lm_eval needs lm-evaluation-harness; pip install 'dllm-parallelbench[eval]'")
+    call(name, arguments)
 
 
 def call(name: str, arguments: Sequence[str]) -> None:
@@ -93,13 +97,7 @@ def call(name: str, arguments: Sequence[str]) -> None:
         handed = [getattr(import_module(f"parallelbench.wiring.{module}"), function)]
     text = command(arguments, *handed)
     if text is not None:
-        print(text)
-
-
-def fail(message: str) -> NoReturn:
-    """One sentence on stderr, exit code 2."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    raise SystemExit(2)
+        print(printable(text))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ within `max_tokens` are left out. Killed, the same command goes on behind the la
 """
 
 import json
-import sys
+import os
 from pathlib import Path
 
 import hydra
@@ -17,6 +17,8 @@ from tqdm import tqdm
 from transformers import GenerationConfig
 
 from dllm.causal import CausalLM
+from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
+from parallelbench.wiring.exits import explained
 
 
 def answers(model: CausalLM, prompts: list[str], config: DictConfig) -> list[str | None]:
@@ -47,20 +49,25 @@ def answers(model: CausalLM, prompts: list[str], config: DictConfig) -> list[str
 @hydra.main(version_base=None, config_path="pkg://conf", config_name="answer")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
-    out, done = Path(config.out), Path(f"{config.out}.done")
-    try:
-        source = Path(config.prompts)
-        if not source.is_file():
-            raise ValueError(f"prompts={config.prompts} is not a file")
-        rows = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()][: config.limit]
-        if not rows or config.prompt not in rows[0]:
-            raise ValueError(f"{source} has no column {config.prompt!r}; set prompt= to one of {sorted(rows[0])}")
-        model = instantiate(config.model, _convert_="all")
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+    with explained():
+        write_answers(config)
+
+
+def write_answers(config: DictConfig) -> None:
+    """Raises ValueError for prompts that cannot be read, or a file that holds something else than their answers."""
+    source, out, done = Path(config.prompts), Path(config.out), Path(f"{config.out}.done")
+    if not source.is_file():
+        raise ValueError(f"prompts={config.prompts} is not a file")
+    rows = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()][: config.limit]
+    if not rows or config.prompt not in rows[0]:
+        raise ValueError(f"{source} has no column {config.prompt!r}; set prompt= to one of {sorted(rows[0])}")
+    if out.exists() and not done.exists():
+        raise ValueError(f"{out} is there and no {done.name} says what it holds; give another out=")
+    model = instantiate(config.model, _convert_="all")
     out.parent.mkdir(parents=True, exist_ok=True)
-    state = json.loads(done.read_text()) if done.exists() else {"prompts": 0, "bytes": 0}
+    if not done.exists():
+        replace_file(done, to_json({"prompts": 0, "bytes": 0}))
+    state = parse_json(read_bytes(done))
     with open(out, "a", encoding="utf-8") as file:
         file.truncate(state["bytes"])  # what a killed run wrote behind its last complete batch
         for start in tqdm(range(state["prompts"], len(rows), config.batch_size), desc="answers", unit="batch"):
@@ -70,7 +77,8 @@ def main(config: DictConfig) -> None:
                 if answer is not None:
                     file.write(json.dumps({"prompt": prompt, "answer": answer}) + "\n")
             file.flush()
-            done.write_text(json.dumps({"prompts": start + len(batch), "bytes": file.tell()}))
+            os.fsync(file.fileno())
+            replace_file(done, to_json({"prompts": start + len(batch), "bytes": file.tell()}))
     print(out)
 
 

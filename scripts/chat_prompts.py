@@ -12,6 +12,8 @@ import zipfile
 from pathlib import Path
 
 from dllm.training.smollm2 import download
+from parallelbench.records.files import replace_file
+from parallelbench.wiring.exits import explained
 
 PACKAGE = "chitchat-dataset==0.9.0"
 DATA = "chitchat_dataset/dataset.json"
@@ -37,14 +39,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
     options = parser.parse_args()
-    try:
+    with explained():
         with tempfile.TemporaryDirectory() as scratch:
             rows = questions(options.wheel or download(PACKAGE, Path(scratch)))
-    except ValueError as error:
-        parser.error(str(error))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in rows), encoding="utf-8")
-    print(f"{options.out}: {len(rows)} prompts")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(options.out, "".join(json.dumps({"prompt": text}) + "\n" for text in rows))
+        print(f"{options.out}: {len(rows)} prompts")
 
 
 if __name__ == "__main__":

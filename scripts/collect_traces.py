@@ -5,7 +5,6 @@ data=rows data.answer=null for prompts alone). Each is decoded with one token pe
 forward first, then with the decoder; `decoders/traces.py` says what is kept. Killed, the same command goes on.
 """
 
-import sys
 from pathlib import Path
 
 import hydra
@@ -18,6 +17,7 @@ from decoders.traces import Recorder, open_traces, read_references, shard_path, 
 from dllm.training.start import start_from
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.exits import explained
 
 
 def collect(config: DictConfig) -> Path:
@@ -72,11 +72,8 @@ def collect(config: DictConfig) -> Path:
 
 @hydra.main(version_base=None, config_path=str(CONF), config_name="collect_traces")
 def main(config: DictConfig) -> None:
-    try:
+    with explained():
         print(collect(config))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weig
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from dllm.training.start import start_from
+from parallelbench.records.files import replace_file, to_json
 from parallelbench.records.record import Run, provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.run.generator import DiffusionGenerator
@@ -29,6 +29,7 @@ from parallelbench.run.processes import Processes, join
 from parallelbench.run.resume import open_job
 from parallelbench.training.trajectories import correct_trajectories, train_tasks
 from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.exits import explained
 
 TRAJECTORY_KEYS = (
     "model",
@@ -48,11 +49,8 @@ TRAJECTORY_KEYS = (
 @hydra.main(version_base=None, config_path=str(CONF), config_name="distill")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
-    try:
+    with explained():
         distill(cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)))
-    except ValueError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(2) from error
 
 
 def distill(config: dict[str, Any]) -> None:
@@ -102,7 +100,7 @@ def distill(config: dict[str, Any]) -> None:
         "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
         **provenance(),
     }
-    (folder / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+    replace_file(folder / "training.json", to_json(record, indent=2) + "\n")
     print(json.dumps(record["final_loss"]), folder)
 
 

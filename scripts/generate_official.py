@@ -11,6 +11,7 @@ import hashlib
 import sys
 from pathlib import Path
 
+from parallelbench.records.files import replace_file
 from parallelbench.report.options import split_options
 from parallelbench.tasks.official.draws import (
     LATIN,
@@ -21,6 +22,7 @@ from parallelbench.tasks.official.draws import (
 )
 from parallelbench.tasks.official.manifest import PUBLISHED
 from parallelbench.tasks.waiting_line import OPERATIONS
+from parallelbench.wiring.exits import explained
 
 PUBLISHED_LENGTHS = "3-6"
 
@@ -42,7 +44,7 @@ def main(arguments: list[str]) -> None:
             raise ValueError(f"{out_dir / path} holds something else; choose another out_dir")
     for path, text in texts.items():
         (out_dir / path).parent.mkdir(parents=True, exist_ok=True)
-        (out_dir / path).write_bytes(text.encode())
+        replace_file(out_dir / path, text)
         known = PUBLISHED.get(path.parent.name, {}).get(path.name)
         print(f"{out_dir / path}{'  as published' if known == hashlib.sha256(text.encode()).hexdigest() else ''}")
 
@@ -56,8 +58,5 @@ def _lengths(part: str) -> range:
 
 
 if __name__ == "__main__":
-    try:
+    with explained():
         main(sys.argv[1:])
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None

@@ -7,7 +7,6 @@ training.json beside the weights; it holds the record of the model that the trai
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,11 +26,13 @@ from dllm.training.lora import Lora
 from dllm.training.objectives import NextToken
 from dllm.training.start import start_from
 from dllm.training.tokenizer import build_tokenizer
+from parallelbench.records.files import append, parse_json, read_bytes, replace_file, to_json
 from parallelbench.records.record import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.training.mixture import SCAFFOLD, phrases, special_ids
 from parallelbench.training.sources import ByLength, Stream
 from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.exits import explained
 
 RECORD = "training.json"
 
@@ -39,11 +40,8 @@ RECORD = "training.json"
 @hydra.main(version_base=None, config_path=str(CONF), config_name="train")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
-    try:
+    with explained():
         train(cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)))
-    except ValueError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(2) from error
 
 
 def train(config: dict[str, Any]) -> None:
@@ -93,8 +91,7 @@ def train(config: dict[str, Any]) -> None:
     starts = folder / "starts.jsonl"  # a training may go on at another commit
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(starts, "a", encoding="utf-8") as file:
-            file.write(json.dumps(provenance()) + "\n")
+        append(starts, to_json(provenance()) + "\n")
     logs = Logs(instantiate(config["sink"], _convert_="all") if rank == 0 else {}, folder.name, settings)
     report = fit(
         model,
@@ -129,9 +126,9 @@ def train(config: dict[str, Any]) -> None:
         "validation_loss": None if report.validation is None else round(report.validation, 4),
         "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
         **provenance(),
-        "starts": [json.loads(line) for line in starts.read_text(encoding="utf-8").splitlines()],
+        "starts": [parse_json(line) for line in starts.read_text(encoding="utf-8").splitlines()],
     }
-    (result / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+    replace_file(result / RECORD, to_json(record, indent=2) + "\n")
     print(json.dumps(record["final_loss"]), result)
 
 
@@ -141,7 +138,7 @@ def ancestor(init: str, adapter: Any) -> dict[str, Any]:
     files = {
         name: next((f for f in (Path(name) / RECORD, ASSETS / name / RECORD) if f.is_file()), None) for name in names
     }
-    return {Path(name).name: file and json.loads(file.read_text()) for name, file in files.items()}
+    return {Path(name).name: file and parse_json(read_bytes(file)) for name, file in files.items()}
 
 
 def mask_of(model: nn.Module) -> dict[str, Any]:

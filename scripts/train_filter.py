@@ -6,7 +6,6 @@ accepting at 0.9 would do. Resumes from out_dir/checkpoint when killed.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from dllm.training.fit import fit
 from parallelbench.records.record import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.exits import explained
 
 CUT = 0.9  # the authors watch the rate of false acceptances here
 
@@ -94,11 +94,8 @@ def quality(network: nn.Module, inputs: Tensor, labels: Tensor, counts: Tensor) 
 
 @hydra.main(version_base=None, config_path=str(CONF), config_name="train_filter")
 def main(config: DictConfig) -> None:
-    try:
+    with explained():
         print(json.dumps(train(config), indent=2))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ def main(arguments: Sequence[str]) -> None:
     """Every config group's options, by the comment on the first line of their files; the tasks; the plain keys."""
     for group in (*GROUPS, "launcher", "sink", "experiment"):
         for option in sorted((CONF / group).glob("*.yaml")):
-            comments = (line.removeprefix("#").strip() for line in option.read_text().splitlines())
+            comments = (line.removeprefix("#").strip() for line in option.read_text(encoding="utf-8").splitlines())
             about = next(comment for comment in comments if not comment.startswith("@"))
             label = f"{group}={option.name.removesuffix('.yaml')}"
             print(f"{label:22} {about}")

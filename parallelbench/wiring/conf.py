@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from parallelbench.records.compat import public_paths
+from parallelbench.records.files import os_sentence
 
 CONF = Path(__file__).parents[2] / "conf"  # by path: a folder `conf` of the user's must not shadow it
 GROUPS = ("model", "decoder", "cache", "stop", "suite")
@@ -46,6 +47,8 @@ def in_one_sentence() -> Iterator[None]:
 
 def sentence(error: Exception) -> str:
     """What went wrong in one line: our own words where Hydra only passes them on."""
-    while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | HydraException):
+    while isinstance(error, HydraException) and isinstance(error.__cause__, ValueError | OSError | HydraException):
         error = error.__cause__
+    if isinstance(error, OSError):
+        return os_sentence(error)
     return " ".join(str(error).split("Config search path")[0].split())

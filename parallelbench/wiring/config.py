@@ -49,18 +49,20 @@ def decode_config(
             job = processes.everywhere(lambda: build_job(config))
             sinks = processes.everywhere(lambda: build_sinks(config))
             run = until_done.enter_context(open_job(job, processes))
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             return Outcome(refused=sentence(error))
         say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(run.known)} already there")
         try:
             finished = run.decode(on_progress)
+            if sinks and processes.is_main:
+                from parallelbench.report.publish import publish  # loads plots, which runs without sinks do not need
+
+                publish(finished, sinks)
+        except OSError as error:
+            return Outcome(job.folder, died=sentence(error))
         except Exception as error:
             traceback.print_exc()
             return Outcome(job.folder, died=f"{type(error).__name__}: {sentence(error)}")
-        if sinks and processes.is_main:
-            from parallelbench.report.publish import publish  # loads plots, which runs without sinks do not need
-
-            publish(finished, sinks)
         return Outcome(job.folder, table=run_table(finished), sinks=sinks)
 
 
@@ -125,6 +127,8 @@ def _choices() -> dict[str, str]:
 def _folder(config: DictConfig) -> Path:
     """out_dir, or in a sweep and by default a folder below it, named by the choices and the hash of the config."""
     hydra_config = HydraConfig.get()
+    if not isinstance(config.out_dir, str | None):
+        raise ValueError(f"out_dir={config.out_dir} is not the name of a folder; write out_dir=./NAME")
     if config.out_dir is not None and hydra_config.mode != RunMode.MULTIRUN:
         return Path(config.out_dir)
     names = [choice.replace("/", "_") for group, choice in _choices().items() if group in ("model", "decoder", "cache")]

@@ -31,6 +31,8 @@ class LocalLauncher(Launcher):
     `finish(Outcome)`, which is given how each job ended."""
 
     def __init__(self, workers: int | None = None) -> None:
+        if not isinstance(workers, int | None):
+            raise ValueError(f"hydra.launcher.workers={workers} is not a whole number")
         self.workers = workers
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:

@@ -31,6 +31,7 @@ from tqdm import tqdm
 from decoders import NO_CACHE, Decoder, FixedK, Generation, Never, decode
 from decoders.generate import describe, encode
 from dllm.model import DiffusionLM
+from parallelbench.records.files import append, to_json
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.stats.metrics import ratio
 from parallelbench.wiring.conf import CONF, in_one_sentence
@@ -207,8 +208,7 @@ class DllmLM(LM):
         )
         self.costs.append(cost)
         if self.costs_file is not None:
-            with open(self.costs_file, "a") as file:
-                file.write(json.dumps(asdict(cost)) + "\n")
+            append(self.costs_file, to_json(asdict(cost)) + "\n")
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Token ids of context and continuation, as they are when written together; the space between them belongs to

@@ -20,7 +20,7 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) ->
     begun: Hydra's first job of it, and each other option of a group in the place of the first."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         search = [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        parsed = [_parsed(override) for override in overrides]
         values = [_values(override) for override in parsed]
         first = [those[0] for those in values if those]
         jobs = [first] + [[*first[:i], value, *first[i + 1 :]] for i, those in enumerate(values) for value in those[1:]]
@@ -29,6 +29,14 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) ->
                 hydra.compose("run", [*search, *job])
             except HydraException as error:
                 raise ValueError(_with_nearest(str(error), job, search)) from error
+
+
+def _parsed(override: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        key, _, value = override.partition("=")
+        raise ValueError(f"{override} is not in Hydra's grammar; quote the value: \"{key}='{value}'\"") from error
 
 
 def _values(override: Override) -> list[str]:

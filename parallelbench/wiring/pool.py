@@ -6,6 +6,7 @@ with it and is replaced; workers end at once when their parent is killed.
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,7 +97,7 @@ class _Worker:
         self.environment, self.index = environment, -1
         self.connection, theirs = SPAWN.Pipe()
         self.process: BaseProcess = SPAWN.Process(target=_serve, args=(theirs, work), daemon=True)
-        with _set(environment):  # before the libraries that read it are imported
+        with _inherited(environment):  # before the libraries that read it are imported
             self.process.start()
         theirs.close()
 
@@ -123,12 +124,15 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _set(environment: Mapping[str, str]) -> Iterator[None]:
+def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
+    """What a process that is started now inherits: variables, and a deaf ear for Ctrl-C, which is its parent's."""
     before = {key: os.environ.get(key) for key in environment}
     os.environ.update(environment)
+    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, on_interrupt)
         for key, value in before.items():
             if value is None:
                 del os.environ[key]

@@ -13,9 +13,11 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
+from parallelbench.records.files import printable
 from parallelbench.run.processes import Processes, join
 from parallelbench.wiring.conf import CONF, sentence
 from parallelbench.wiring.config import Outcome, decode_config
+from parallelbench.wiring.exits import FAILED, REFUSED, say_error
 from parallelbench.wiring.launcher import register
 from parallelbench.wiring.overrides import check_overrides
 
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
         if not any(a.startswith(("--config-name", "-cn", "--config-path", "-cp")) for a in arguments):
             check_overrides([*overrides, *(a for a in arguments if a.startswith("~"))], _config_dir(arguments))
         hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         task.finish(Outcome(refused=sentence(error)))
     task.close()
     processes.leave()
@@ -61,16 +63,15 @@ class _Task:
         self.finish(decode_config(config, self.processes, say))
 
     def finish(self, outcome: Outcome) -> None:
-        self.failed = 2 if outcome.refused else max(self.failed, int(bool(outcome.died)))
+        self.failed = REFUSED if outcome.refused else max(self.failed, FAILED if outcome.died else 0)
         if not self.processes.is_main:
             return
         if outcome.refused or outcome.died:
-            what = outcome.refused or f"{outcome.folder or 'a job'} died of {outcome.died}"
-            print(f"error: {what}", file=sys.stderr, flush=True)
+            say_error(outcome.refused or f"{outcome.folder or 'a job'} died of {outcome.died}")
         else:
             assert outcome.folder is not None
             self.finished[outcome.folder] = outcome
-            print(outcome.table, outcome.folder, sep="\n", flush=True)
+            print(printable(f"{outcome.table}\n{outcome.folder}"), flush=True)
 
     def close(self) -> None:
         """A sweep's summary, where its runs have sent their numbers."""

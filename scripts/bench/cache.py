@@ -29,6 +29,7 @@ from decoders import Decoder, FixedK, Never, decode
 from dllm import DiffusionLM, ModelSpec
 from dllm.cache import CacheStrategy, Plan
 from parallelbench.report.options import split_options
+from parallelbench.wiring.exits import explained
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "cache"
 VOCAB = 126464
@@ -205,8 +206,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with explained():
         main(sys.argv[1:])
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None

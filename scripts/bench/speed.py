@@ -22,6 +22,7 @@ from dllm.kv import ColumnCache
 from parallelbench.report.options import split_options
 from parallelbench.run.generator import DiffusionGenerator, Request, device_name
 from parallelbench.tasks import builtin_tasks
+from parallelbench.wiring.exits import explained
 
 DECODERS = {
     "fixed k=1": Decoder(FixedK(1)),
@@ -94,8 +95,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with explained():
         main(sys.argv[1:])
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None

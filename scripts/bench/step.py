@@ -22,6 +22,7 @@ from decoders.testing import peak_temporaries
 from decoders.types import Shape, View
 from dllm import ModelSpec
 from parallelbench.report.options import split_options
+from parallelbench.wiring.exits import explained
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "decoder"
 
@@ -81,8 +82,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with explained():
         main(sys.argv[1:])
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
