@@ -6,7 +6,6 @@ complete or not there, and depends on its batch alone, so a recording that was k
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,6 +20,7 @@ from decoders.rules.oracle import agrees
 from decoders.signals import Signals, feature_memory, features, signals
 from decoders.state import DecodeState
 from decoders.types import Shape, Update, View
+from dllm.checkpoint import replacing
 
 SCHEMA = "decode-traces/1"
 SAME = ("model", "weights", "data", "block_length")  # what recordings of one training set share
@@ -62,11 +62,12 @@ def open_traces(folder: Path, about: Mapping[str, Any]) -> None:
     """Starts a recording, or goes on with the same one. Raises ValueError when the folder holds another."""
     path, wanted = folder / "traces.json", {"schema": SCHEMA, **about}
     if path.exists():
-        if json.loads(path.read_text()) != wanted:
+        if json.loads(path.read_text(encoding="utf-8")) != wanted:
             raise ValueError(f"{folder} holds traces of other settings; give another out_dir or delete it")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(path, lambda temporary: temporary.write_text(json.dumps(wanted, indent=2) + "\n"))
+    with replacing(path) as file:
+        file.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -79,7 +80,7 @@ def read_references(folder: Path, number: int, about: Mapping[str, Any]) -> list
     Raises ValueError where it is of other prompts, another model or another way to decode, or holds no such batch.
     """
     path, stored = shard_path(folder, number), folder / "traces.json"
-    other = json.loads(stored.read_text()) if stored.exists() else {}
+    other = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
     for key in (*SAME, "cache", "stop", "gen_length", "seed"):
         if other.get(key) != about[key]:
             raise ValueError(f"references={folder} differs in {key} from this recording; give one of the same prompts")
@@ -90,13 +91,8 @@ def read_references(folder: Path, number: int, about: Mapping[str, Any]) -> list
 
 def write_shard(path: Path, shard: Mapping[str, Tensor]) -> None:
     """Writes a file by an atomic rename."""
-    _replace(path, lambda temporary: save_file({k: v.contiguous() for k, v in shard.items()}, temporary))
-
-
-def _replace(path: Path, write: Any) -> None:
-    temporary = path.with_suffix(".tmp")
-    write(temporary)
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        save_file({k: v.contiguous() for k, v in shard.items()}, file)
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ def read_traces(folders: Sequence[Path]) -> tuple[Traces, list[dict[str, Any]]]:
         path = folder / "traces.json"
         if not path.exists():
             raise ValueError(f"{folder} holds no traces; scripts/collect_traces.py writes them")
-        about = json.loads(path.read_text())
+        about = json.loads(path.read_text(encoding="utf-8"))
         for key in SAME:
             if abouts and about[key] != abouts[0][key]:
                 raise ValueError(

@@ -137,7 +137,7 @@ def _read(folder: Path, model: Adaptable) -> tuple[LoraConfig, dict[str, dict[st
         if not (folder / name).is_file():
             raise ValueError(f"adapter {str(folder)!r} has no {name} (only safetensors are read)")
     try:
-        raw, tensors = json.loads((folder / CONFIG).read_text()), load_file(folder / WEIGHTS)
+        raw, tensors = json.loads((folder / CONFIG).read_text(encoding="utf-8")), load_file(folder / WEIGHTS)
         if not isinstance(raw, dict):
             raise ValueError(f"{CONFIG} holds a {type(raw).__name__} where an object belongs")
         kind = raw.get("peft_type")

@@ -1,6 +1,7 @@
 """What every checkpoint's loading shares, diffusion or autoregressive: where its files are, what is read of them, and
 one sentence for each way they can be wrong. No hub code is ever run and no pickled weights are read."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,22 @@ def one_sentence(name: str, shipped: Sequence[str]) -> Iterator[None]:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
         known = ", ".join(shipped) or "none"
         raise ValueError(f"cannot load model {name!r} (shipped models: {known}): {reason}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write a file by, which takes the place of `path` at once when the block has ended and it is on disk. A
+    link of that name is not followed, and where the block fails all is as before."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def to_dtype(dtype: torch.dtype | str) -> torch.dtype:
@@ -132,7 +149,7 @@ def read_tokenizer(
         file = Path(chat_template)
         if chat_template != "plain" and not (file.suffix == ".jinja" and file.is_file()):
             raise ValueError(f"chat_template={chat_template!r} is neither 'plain' nor a .jinja file")
-        template = PLAIN_TEMPLATE if chat_template == "plain" else file.read_text()
+        template = PLAIN_TEMPLATE if chat_template == "plain" else file.read_text(encoding="utf-8")
     if not any(find_file(path, name, hub) for name in ("tokenizer.json", "tokenizer_config.json")):
         if template is not None:
             raise ValueError("it has no tokenizer to use a chat template with")

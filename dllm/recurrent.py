@@ -143,9 +143,8 @@ def _run(stack: LlamaModel, states: Tensor, cache: DynamicCache | None) -> Tenso
 def save_recurrent(model: RecurrentLM, folder: Path) -> None:
     """Writes config, weights (safetensors) and tokenizer, for `load_recurrent`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(
-        json.dumps({"depth": vars(model.depth), "llama": model.config.to_dict()}, indent=2) + "\n"
-    )
+    config = {"depth": vars(model.depth), "llama": model.config.to_dict()}
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS_FILE)
     model.tokenizer.save_pretrained(folder)
 
@@ -165,7 +164,7 @@ def load_recurrent(
     folder = recurrent_folder(name_or_path)
     if folder is None:
         raise ValueError(f"cannot load model {str(name_or_path)!r}: it has no {CONFIG_FILE} of a depth-recurrent LM")
-    settings = cast(Mapping[str, Any], json.loads((folder / CONFIG_FILE).read_text()))
+    settings = cast(Mapping[str, Any], json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = RecurrentLM(LlamaConfig(**settings["llama"]), Depth(**settings["depth"]), tokenizer, folder.name)
     missing, unexpected = model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=False)

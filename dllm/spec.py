@@ -66,13 +66,13 @@ class ModelSpec:
         return reduce(or_, [tokens == token_id for token_id in self.eos_ids])
 
     def save(self, folder: Path) -> None:
-        (folder / SPEC_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
+        (folder / SPEC_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> "ModelSpec":
         """Reads `dllm.json`; raises ValueError naming the file when it is not a spec."""
         try:
-            fields = json.loads(path.read_text())
+            fields = json.loads(path.read_text(encoding="utf-8"))
             return cls(**{**fields, "eos_ids": tuple(fields["eos_ids"])})
         except (json.JSONDecodeError, TypeError, KeyError) as error:
             raise ValueError(f"{path} is not a model spec: {error}") from error

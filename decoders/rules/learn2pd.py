@@ -161,7 +161,7 @@ def save_filter(network: nn.Module, folder: Path, record: Mapping[str, Any]) -> 
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.detach().float().contiguous() for name, weight in network.state_dict().items()}
     save_file(weights, folder / "model.safetensors")
-    (folder / "filter.json").write_text(json.dumps(record, indent=2) + "\n")
+    (folder / "filter.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def _check_tau(tau: float) -> None:

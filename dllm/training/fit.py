@@ -7,7 +7,6 @@ processes that accumulate A batches each see those of one process that accumulat
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
+
+from dllm.checkpoint import replacing
 
 LossFn = Callable[[int, torch.Generator], Tensor]  # number of the batch, randomness -> scalar loss
 LogFn = Callable[[int, Mapping[str, float]], None]  # step, its numbers
@@ -177,6 +178,10 @@ def fit(
             for parameter in trained.values():
                 if parameter.grad is not None:
                     _averaged(parameter.grad, count)
+        if not math.isfinite(total):
+            raise ValueError(
+                f"the loss of step {step + 1} is {total}; lower the learning rates, {checkpoint} holds the last state"
+            )
         norm = nn.utils.clip_grad_norm_(trained.values(), math.inf if config.clip is None else config.clip)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -204,7 +209,7 @@ def fit(
                 "step": step + 1,
                 "seconds": time.perf_counter() - began,
                 "losses": losses,
-                "held_out": held_out,
+                "held_out": None if held_out is None or not math.isfinite(held_out) else held_out,
             }
             _save(model, optimizers, identity, checkpoint, progress)
     if count > 1:
@@ -232,13 +237,15 @@ class _Log:
     def __init__(self, path: Path, start: int) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= start]
-        path.write_text("".join(f"{line}\n" for line in kept))
+        with replacing(path) as file:
+            file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        with open(self.path, "a") as file:
-            file.write(json.dumps({"step": step, **{key: round(value, 6) for key, value in numbers.items()}}) + "\n")
+        known = {key: round(value, 6) if math.isfinite(value) else None for key, value in numbers.items()}
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **known}) + "\n")
 
 
 def _freeze(model: nn.Module, config: FitConfig) -> None:
@@ -299,11 +306,11 @@ def _save(
         for j, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{j}.{key}": torch.as_tensor(value).clone() for key, value in state.items()}
     name = f"state-{progress['step']}.safetensors"
-    save_file({key: value.detach().contiguous() for key, value in tensors.items()}, folder / f"{name}.tmp")
-    os.replace(folder / f"{name}.tmp", folder / name)
+    with replacing(folder / name) as file:
+        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, file)
     state = {"file": name, **progress, "identity": identity}
-    (folder / "state.json.tmp").write_text(json.dumps(state))
-    os.replace(folder / "state.json.tmp", folder / "state.json")
+    with replacing(folder / "state.json") as file:
+        file.write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
     for old in folder.glob("state-*.safetensors"):
         if old.name != name:
             old.unlink()
@@ -315,7 +322,7 @@ def _resume(
     path = folder / "state.json"
     if not path.exists():
         return 0, 0.0, [], None
-    state = json.loads(path.read_text())
+    state = json.loads(path.read_text(encoding="utf-8"))
     if state["identity"] != identity:
         raise ValueError(f"{folder} holds a run with other settings; give another checkpoint folder or delete it")
     tensors = load_file(folder / state["file"])

@@ -88,7 +88,7 @@ class Lora:
             "target_modules": list(self.targets),
             "active": self.active,
         }
-        (folder / CONFIG).write_text(json.dumps(about, indent=2) + "\n")
+        (folder / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
 def learn_mask_embedding(model: DiffusionLM) -> nn.Parameter:
