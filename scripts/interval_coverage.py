@@ -1,4 +1,4 @@
-"""How often each printed 95 % interval holds the truth: `python scripts/intervals.py [REPETITIONS [KIND ...]]` prints
+"""How often each printed 95 % interval holds the truth: `python scripts/interval_coverage.py [REPETITIONS [KIND ...]]` prints
 the table of docs/intervals.md, or of some of its kinds: scores, forwards, seconds, differences, ratios, curves.
 
 Every setting draws data whose truth is known, as often as asked, and makes the intervals as the reports do.
