@@ -1,6 +1,6 @@
 """Intervals against closed forms, and how often simulated ones hold the truth: few settings here, all of them slowly.
 
-`scripts/intervals.py` makes the data and the table of docs/intervals.md.
+`scripts/interval_coverage.py` makes the data and the table of docs/intervals.md.
 """
 
 import re
@@ -17,7 +17,7 @@ from parallelbench.report.recommend import upper_limit
 from parallelbench.stats.intervals import bounded, places, product
 
 ROOT = Path(__file__).parent.parent
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "intervals.py"))
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "interval_coverage.py"))
 FEW = [  # kind, interval, data, size, the least and the most that may hold the truth
     ("scores", "score", "5 % of samples uniform in 0 to 1, others 1", "50", 0.93, 1),
     ("scores", "score, all", "right or wrong, tasks from 5 to 99 % right", "12 x 50", 0.89, 0.995),

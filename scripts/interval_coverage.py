@@ -1,5 +1,7 @@
-"""How often each printed 95 % interval holds the truth: `python scripts/intervals.py [REPETITIONS [KIND ...]]` prints
-the table of docs/intervals.md, or of some of its kinds: scores, forwards, seconds, differences, ratios, curves.
+"""How often each printed 95 % interval holds the truth, as the table of docs/intervals.md.
+
+`python scripts/interval_coverage.py [REPETITIONS [KIND ...]]`; the kinds are scores, forwards, seconds, differences,
+ratios and curves, all if none is named.
 
 Every setting draws data whose truth is known, as often as asked, and makes the intervals as the reports do.
 """
