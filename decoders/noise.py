@@ -17,7 +17,17 @@ _INCREMENT = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit numbe
 _MULTIPLIERS = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 # recorded runs depend on these numbers; a stream without one has the hash of its name
-STREAMS = {"candidate": 1, "order": 2, "remdm fill": 11, "remdm mask": 12, "origin": 21, "order noise": 31}
+STREAMS = {
+    "candidate": 1,
+    "order": 2,
+    "remdm fill": 11,
+    "remdm mask": 12,
+    "origin": 21,
+    "order noise": 31,
+    "draft": 41,
+    "accept draft": 42,
+    "verified token": 43,
+}
 
 
 @dataclass(frozen=True)

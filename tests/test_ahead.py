@@ -1,10 +1,12 @@
 """Looking ahead of one token at a time: the same tokens, in fewer forwards, for every kind of model."""
 
+from collections import Counter
 from functools import partial
 
 import pytest
 from conftest import make_model
 
+import dllm
 from decoders import (
     BanEos,
     BlockEos,
@@ -20,6 +22,7 @@ from decoders import (
 from decoders.loop import NO_CACHE, DecodedRow
 from decoders.verified.ahead import decode_ahead
 from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
+from parallelbench.tasks import builtin_tasks
 
 PREFIX, DUAL = WindowCache(0, None), WindowCache(0, 0)
 CASES = [
@@ -33,6 +36,7 @@ CASES = [
     ("context_causal", NO_CACHE, "left_to_right", StrictEos()),
 ]
 GEN_LENS = [16, 5, 16, 9]
+CASES_PER_TASK = 70
 
 
 def plain(row: DecodedRow) -> tuple:
@@ -56,6 +60,30 @@ def test_tokens_are_those_of_one_per_forward_batched_and_alone(
     assert rows[0] == ahead(prompts[:1], gen_len=GEN_LENS[:1])[0]
     if confidence == "left_to_right" or kind == "full":
         assert sum(row.nfe for row in rows) < sum(row.nfe for row in slow)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("confidence", ["prob", "margin", "entropy", "left_to_right"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block"])
+def test_ten_thousand_cases_of_shipped_models(name: str, confidence: str) -> None:
+    """840 samples each: the same tokens, on tiny in at most half of the forwards."""
+    model, forwards = dllm.load(name), Counter()
+    cache = BlockCache() if model.spec.block else NO_CACHE
+    decoder = Decoder(FixedK(1), confidence=confidence)
+    parts = {
+        "gen_len": 32,
+        "block_len": model.spec.block or 32,
+        "decoder": decoder,
+        "cache": cache,
+        "stop": StrictEos(),
+    }
+    for task in builtin_tasks().values():
+        prompts = [model.encode(sample.messages) for sample in task.samples(CASES_PER_TASK, 0)]
+        slow, fast = decode(model, prompts, **parts), decode_ahead(model, prompts, states=4, **parts)
+        assert [row.token_ids for row in fast] == [row.token_ids for row in slow]
+        forwards.update(slow=sum(row.nfe for row in slow), fast=sum(row.nfe for row in fast), cases=len(prompts))
+    print(f"{name}, {confidence}: {forwards['cases']} cases, {forwards['fast'] / forwards['slow']:.3f} of the forwards")
+    assert forwards["fast"] <= (0.5 if name == "tiny" else 0.9) * forwards["slow"]
 
 
 def test_what_cannot_be_looked_ahead_of_is_refused(prompts: list[list[int]]) -> None:
