@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from conf.knobs import Knobs, Weight
 from decoders.propose import propose
 from decoders.types import (
     CommitRule,
@@ -22,7 +23,6 @@ from decoders.types import (
     Update,
     View,
 )
-from knobs import Knobs, Weight
 
 
 @dataclass(frozen=True)

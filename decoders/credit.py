@@ -14,9 +14,9 @@ from typing import Annotated
 
 import torch
 
+from conf.knobs import Count, In, Weight
 from decoders.logits import Logits
 from decoders.types import LogitTransform, Memory, Shape, View
-from knobs import Count, In, Weight
 
 
 @dataclass(frozen=True)

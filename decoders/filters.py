@@ -10,9 +10,9 @@ from typing import Annotated
 
 from torch import Tensor
 
+from conf.knobs import Count, In, Number, Scale
 from decoders.logits import Logits
 from decoders.types import LogitTransform, Memory, Shape, View
-from knobs import Count, In, Number, Scale
 
 
 @dataclass(frozen=True)

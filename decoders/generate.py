@@ -7,6 +7,7 @@ from typing import cast
 
 from tqdm import tqdm
 
+from conf.knobs import Count, Number, check
 from decoders.compose import Decoder, check_is_decoder
 from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode, row_seeds
 from decoders.rules.basic import Threshold
@@ -16,7 +17,6 @@ from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
 from dllm.protocols import DenoisingLM, LanguageModel, Text
-from knobs import Count, Number, check
 
 Prompt = Text | Sequence[Number]  # raw text, chat messages, or token ids
 Template = str | Sequence[str | Number]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from conf.knobs import Count, Number, check
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.rules.basic import FixedK
@@ -18,7 +19,6 @@ from decoders.stop import StopRule, check_is_stop_rule
 from decoders.types import Shape, Update, View
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
 from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser
-from knobs import Count, Number, check
 
 NO_CACHE = WindowCache(before=None, after=None)
 ONE_TOKEN = Decoder(FixedK(1))

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from conf.knobs import Count, In, Number, Positive, Share, Weight
 from decoders.ranking import lowest, take
 from decoders.rules.schedules import MaskGit, masks_at_start
 from decoders.types import Candidates, CommitRule, Memory, Part, Revise, Shape, Update, View
-from knobs import Count, In, Number, Positive, Share, Weight
 
 
 def _confidences(shape: Shape) -> Memory:

@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from conf.knobs import Positive, Scale, Weight
 from decoders.types import Candidates, Memory, Rescore, Shape, View
-from knobs import Positive, Scale, Weight
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from conf.knobs import Count, Positive, Share, Weight
 from decoders.compose import surest
 from decoders.types import EVERYTHING, Candidates, Memory, Revise, Shape, Update, View
-from knobs import Count, Positive, Share, Weight
 
 
 @dataclass(frozen=True)

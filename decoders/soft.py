@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+from conf.knobs import Count, Share, Weight
 from decoders.logits import Logits
 from decoders.types import Memory, Shape, SoftStep, View
 from dllm.soft import Soft
-from knobs import Count, Share, Weight
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from conf.knobs import Knobs, Share
 from decoders.state import DecodeState
-from knobs import Knobs, Share
 
 Looks = Literal["window", "query"]
 

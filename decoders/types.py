@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from conf.knobs import Knobs
 from decoders.logits import Logits
 from decoders.noise import Noise
 from dllm.soft import Soft
 from dllm.spec import ModelSpec
-from knobs import Knobs
 
 Memory = dict[str, Tensor]  # per-row tensors [B, ...] of one decode call; updated in place, never shared between calls
 EVERYTHING = 2**30  # columns that no canvas has

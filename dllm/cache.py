@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from conf.knobs import Count, Knobs, Number
 from dllm.spec import ModelSpec
-from knobs import Count, Knobs, Number
 
 
 @dataclass(frozen=True)

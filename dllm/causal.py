@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from conf.knobs import check
 from dllm.adapter import attach_all
 from dllm.checkpoint import (
     ASSETS,
@@ -41,7 +42,6 @@ from dllm.model import DiffusionLM
 from dllm.protocols import Text
 from dllm.spec import SPEC_FILE
 from dllm.text import decode_text, encode_text
-from knobs import check
 
 
 class CausalLM(nn.Module):

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from conf.knobs import Weight, check
 from dllm.cache import Plan
 from dllm.protocols import DenoisingLM, Text
 from dllm.soft import SoftInput
-from knobs import Weight, check
 
 
 @dataclass

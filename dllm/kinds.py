@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoTokenizer
 
+from conf.knobs import Weight, check
 from dllm.causal import load_causal
 from dllm.checkpoint import HUB, find_file, raw_config, read_tokenizer, shipped_causal_models, shipped_models
 from dllm.families import recognise
@@ -12,7 +13,6 @@ from dllm.guidance import Guided
 from dllm.load import load_diffusion
 from dllm.recurrent import load_recurrent, recurrent_folder
 from dllm.spec import SPEC_FILE
-from knobs import Weight, check
 
 OF_DIFFUSION = ("spec", "family", "adapter", "compile", "guidance")
 

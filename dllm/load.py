@@ -24,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from conf.knobs import check
 from dllm.adapter import attach_all, is_attached
 from dllm.checkpoint import (
     ASSETS,
@@ -45,7 +46,6 @@ from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
 from dllm.probe import probe
 from dllm.spec import SPEC_FILE, ModelSpec
-from knobs import check
 
 MIX_FILE = "mix.safetensors"
 

@@ -21,10 +21,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaModel, PreTrainedTokenizerBase
 
+from conf.knobs import Count, Knobs, check
 from dllm.checkpoint import ASSETS, prepare, to_dtype
 from dllm.protocols import Text
 from dllm.text import decode_text, encode_text
-from knobs import Count, Knobs, check
 
 CONFIG_FILE, WEIGHTS_FILE = "recurrent.json", "model.safetensors"
 

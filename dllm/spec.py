@@ -10,7 +10,7 @@ from typing import Literal
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from knobs import Count, Knobs, Number
+from conf.knobs import Count, Knobs, Number
 
 SPEC_FILE = "dllm.json"
 

@@ -17,11 +17,11 @@ from omegaconf import OmegaConf
 import decoders
 import dllm
 import parallelbench
+from conf.knobs import REASONABLE, In, Knobs, WrongType, check
 from decoders import Decoder, FixedK, Never, Threshold, decode, generate
 from decoders.loop import NO_CACHE
 from decoders.types import Part
 from dllm.guidance import Guided
-from knobs import REASONABLE, In, Knobs, WrongType, check
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.run.job import check_task, prepare
 from parallelbench.tasks import Suite

@@ -26,7 +26,7 @@ from decoders.types import Part
 from parallelbench.records import record
 
 ROOT = Path(__file__).parent.parent
-LAYERS = ["knobs", "dllm", "decoders", "parallelbench", "scripts", "examples"]
+LAYERS = ["conf", "dllm", "decoders", "parallelbench", "scripts", "examples"]
 FILES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]
 PACKAGES = [path for path in FILES if path.relative_to(ROOT).parts[0] != "scripts"]
 ROOMS = [  # of parallelbench, from the ground up: a room imports those of the floors below it

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from conf.knobs import In, Positive, Weight
 from decoders.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Memory, View
-from knobs import In, Positive, Weight
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from conf.knobs import Count, In
 from decoders.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
-from knobs import Count, In
 
 Tau = Annotated[float, In("(0, 1e6]", "above 1: one token per step")]
 

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from conf.knobs import Share, Weight
 from decoders.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Memory, View
-from knobs import Share, Weight
 
 
 @dataclass(frozen=True)

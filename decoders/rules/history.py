@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from conf.knobs import Count, In, Positive, Weight
 from decoders.compose import surest
 from decoders.rules.basic import FixedK
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
-from knobs import Count, In, Positive, Weight
 
 
 @dataclass(frozen=True)

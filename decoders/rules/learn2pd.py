@@ -20,13 +20,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from conf.knobs import Number, Share
 from decoders.compose import surest
 from decoders.rules.schedules import Schedule
 from decoders.signals import NUM_FEATURES, feature_memory, features
 from decoders.signals import signals as read_signals
 from decoders.traces import Traces
 from decoders.types import Candidates, CommitRule, Memory, Shape, View
-from knobs import Number, Share
 
 ASSETS = Path(__file__).parents[1] / "assets"
 Network = TypeVar("Network", bound=nn.Module)

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from conf.knobs import Count, In, Positive, Share
 from decoders.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Shape, View
-from knobs import Count, In, Positive, Share
 
 Epsilon = Annotated[float, In("[1e-6, 1)")]  # the last of a schedule's times
 

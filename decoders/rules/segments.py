@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from conf.knobs import Weight
 from decoders.types import Candidates, CommitRule, Memory, View
-from knobs import Weight
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from conf.knobs import In, Knobs, Weight
 from decoders.logits import Logits
 from decoders.noise import Noise
-from knobs import In, Knobs, Weight
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from conf.knobs import Count, Knobs
 from dllm.cache import Plan
 from dllm.causal import CausalStream
 from dllm.model import DiffusionLM
-from knobs import Count, Knobs
 
 Ahead = Literal["none", "last", "all"]
 

@@ -13,13 +13,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from conf.knobs import Knobs, Weight
 from decoders.loop import DecodedRow, Drafted
 from decoders.noise import Noise
 from decoders.state import NEVER
 from decoders.verified.accept import GREEDY, Sampling, Verdict, accept_greedy, accept_sampled, draw
 from decoders.verified.drafters import Drafter, Proposal, Text
 from dllm.causal import CausalStream, StreamPlan
-from knobs import Knobs, Weight
 
 
 @dataclass(frozen=True)

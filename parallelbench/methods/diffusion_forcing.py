@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 
 import torch
 
+from conf.knobs import Count, In, Knobs, Number, Share, Weight
 from decoders import NO_CACHE, StopRule, StrictEos
 from decoders.loop import DecodedRow
 from decoders.state import NEVER
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
 from dllm.recurrent import DepthCache, RecurrentLM
-from knobs import Count, In, Knobs, Number, Share, Weight
 from parallelbench.methods.autoregressive import CausalGenerator
 from parallelbench.run.generator import Generator
 

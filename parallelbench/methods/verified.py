@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
+from conf.knobs import Count, In, Knobs, Weight
 from decoders import Decoder, FixedK, LookupDrafts, MaskDrafts, ModelDrafts, Sampling, StopRule, Verified
 from decoders.loop import row_seeds
 from decoders.verified.ahead import check_ahead, decode_ahead
@@ -15,7 +16,6 @@ from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream, load_causal
 from dllm.model import DiffusionLM
 from dllm.protocols import DenoisingLM, LanguageModel
-from knobs import Count, In, Knobs, Weight
 from parallelbench.methods.autoregressive import CausalGenerator, check_causal
 from parallelbench.run.generator import DiffusionGenerator, Generator
 

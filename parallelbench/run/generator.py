@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from conf.knobs import Count, Knobs
 from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule, decode
 from decoders.compose import check_is_decoder
 from decoders.generate import describe, encode
@@ -16,7 +17,6 @@ from decoders.state import check_lengths
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
-from knobs import Count, Knobs
 from parallelbench.records.trace import Step
 from parallelbench.run.recorder import StepRecorder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from knobs import Count, Number, check
+from conf.knobs import Count, Number, check
 from parallelbench.run.generator import Generator, Request, Traceable
 from parallelbench.tasks import Sample, Task
 

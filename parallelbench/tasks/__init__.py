@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from knobs import Knobs
+from conf.knobs import Knobs
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, train_draw
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
 from parallelbench.tasks.text.grammar import HARPER, Grammar, check_grammar, grammar_backend

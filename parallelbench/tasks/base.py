@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
-from knobs import Count, In, Knobs, check
+from conf.knobs import Count, In, Knobs, check
 
 TRAIN_SEED_MIN = 2**31  # benchmark seeds are below, training seeds at or above
 HELD_OUT_BUCKETS = 16  # one prompt in 16 is the benchmark's

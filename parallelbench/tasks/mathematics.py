@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from knobs import Count, Knobs
+from conf.knobs import Count, Knobs
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.rows import Row, draw_rows
 

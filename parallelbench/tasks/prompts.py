@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from knobs import Count, Knobs
+from conf.knobs import Count, Knobs
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.mathematics import is_same, read_number
 from parallelbench.tasks.rows import Row, draw_rows

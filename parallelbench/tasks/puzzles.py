@@ -13,7 +13,7 @@ from functools import cache
 from itertools import permutations
 from typing import Annotated
 
-from knobs import In, Knobs
+from conf.knobs import In, Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 
 LATIN_TEMPLATE = (

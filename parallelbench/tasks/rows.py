@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from knobs import Count, check
+from conf.knobs import Count, check
 from parallelbench.tasks.base import Sample
 
 

@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from knobs import In, Knobs
+from conf.knobs import In, Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 

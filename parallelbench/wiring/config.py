@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from knobs import Count, Knobs, Number
+from conf.knobs import Count, Knobs, Number
 from parallelbench.records.facts import knobs_of
 from parallelbench.records.record import config_hash
 from parallelbench.report.sinks import Sinks

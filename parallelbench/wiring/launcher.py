@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
-from knobs import Count, check
+from conf.knobs import Count, check
 from parallelbench.wiring.config import Outcome, decode_config
 from parallelbench.wiring.pool import Died, Report, devices, run_jobs
 from parallelbench.wiring.sweeper import GridsSweeper

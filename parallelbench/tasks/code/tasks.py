@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from knobs import Count, In, Knobs
+from conf.knobs import Count, In, Knobs
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.code.sandbox import check_sandbox, run_code
 from parallelbench.tasks.rows import Row, draw_rows

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
-from knobs import Count, Knobs, check
+from conf.knobs import Count, Knobs, check
 from parallelbench.tasks.base import Sample, Task
 from parallelbench.tasks.official.data import (
     CONFIG,

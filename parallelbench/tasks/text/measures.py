@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from knobs import Count, Knobs
+from conf.knobs import Count, Knobs
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 

@@ -10,7 +10,7 @@ doubled. An empty answer gets 0 everywhere.
 import random
 from dataclasses import dataclass
 
-from knobs import Knobs
+from conf.knobs import Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples
 from parallelbench.tasks.text.grammar import HARPER, Grammar
 from parallelbench.tasks.text.measures import (
