@@ -107,7 +107,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
 
 def _are_tokens_of(tokenizer: PreTrainedTokenizerBase, records: Sequence[Record]) -> bool:
     """Whether a run's tokens are those of the ideal model: only then its decoder can be compared on both."""
-    return all(tokenizer.decode(record.token_ids) == record.completion for record in records)
+    return all(tokenizer.decode(list(record.token_ids)) == record.completion for record in records)
 
 
 def _bound(values: np.ndarray, nfe: float) -> float:
