@@ -12,8 +12,8 @@ answer() { # FILE PROMPTS: SmolLM2's own answers to the first prompts
     out="$1" limit="$2" threads=1
 }
 case ${1:-} in
-  ar) [ -f $runs/chat-ar.jsonl ] || answer $runs/chat-ar.jsonl 720 ;;
-  block | draft) answer $runs/chat.jsonl 6000 ;;
+  ar | block) [ -f $runs/chat-ar.jsonl ] || answer $runs/chat-ar.jsonl 720 ;;
+  draft) answer $runs/chat.jsonl 6000 ;;
   *) sed -n '2,5s/^# //p' "$0" && exit 2 ;;
 esac
 python scripts/train.py recipe="smollm2_$1" out_dir="$runs/$1"

@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import dllm
+from dllm.adapter import is_attached
 from dllm.causal import CausalLM
+from dllm.training.lora import Lora
 from dllm.training.objectives import Batch, BlockDiffusion
 from dllm.training.start import MASK_TOKEN, start_from
 from dllm.training.tokenizer import build_tokenizer
@@ -97,6 +99,24 @@ def test_mask_is_a_spare_row_or_an_added_one(tmp_path: Path) -> None:
         start_from(str(tmp_path / "spare"), spec={"block": 4}, causal=True)
 
 
+def test_an_adapter_becomes_part_of_the_weights_that_another_is_trained_on(tmp_path: Path) -> None:
+    base = stock(tmp_path / "base", "llama")
+    first = start_from(base, spec=None, causal=True)
+    Lora(r=2).inject(first, 0)
+    torch.manual_seed(0)
+    for name, weight in first.backbone.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight)
+    Lora(r=2).save(first, tmp_path / "first", base)
+    again = start_from(base, spec={"block": 4, "shift": 1}, causal=False, adapter=str(tmp_path / "first"))
+    assert not is_attached(again)
+    ids = torch.randint(0, 9, (1, 7))
+    wanted = first.backbone(ids).logits
+    got = again.backbone(ids, attention_mask=torch.ones(1, 1, 7, 7, dtype=torch.bool).tril()).logits
+    torch.testing.assert_close(got[..., : wanted.shape[-1]], wanted, rtol=1e-4, atol=1e-4)
+    Lora(r=2).inject(again, 0)  # the next one
+
+
 def test_drafts_only_leave_the_stock_model_as_it_is_and_resume_to_the_same_weights(tmp_path: Path) -> None:
     stock(tmp_path / "base", "llama")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TEXTS))
@@ -148,8 +168,6 @@ def test_bad_input_is_one_sentence_before_the_first_step(
     stock(tmp_path / "bare", "llama")
     for file in (tmp_path / "bare").glob("token*"):
         file.unlink()
-    from dllm.training.lora import Lora
-
     wide = start_from(stock(tmp_path / "other", "qwen2"), spec={"block": 4}, causal=False)
     lora = Lora(r=2, targets=("down_proj",))
     lora.inject(wide, 0)

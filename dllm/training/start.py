@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
+from dllm.adapter import is_attached, merge
 from dllm.causal import CausalLM, load_causal
 from dllm.checkpoint import ASSETS, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
 from dllm.families import recognise
@@ -19,12 +20,22 @@ MASK_TOKEN = "<|mask|>"
 
 
 def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **options: Any) -> CausalLM | DiffusionLM:
-    """The model of a folder, a hub id or a shipped name, to be trained. options: as of `dllm.load`.
+    """The model of a folder, a hub id or a shipped name, to be trained. options: as of `dllm.load`; adapters become part
+    of the weights.
 
     causal: as an autoregressive LM. Otherwise as a diffusion LM, which needs a MASK token: the one that it or `spec`
     names; else the first row of its embeddings that its tokenizer has no token for; else a row that is added.
-    Raises ValueError for what cannot be loaded.
+    Raises ValueError for what cannot be loaded, and for an adapter that cannot be merged.
     """
+    model = _loaded(init, spec, causal, options)
+    if is_attached(model):
+        merge(model)
+    return model
+
+
+def _loaded(
+    init: str, spec: Mapping[str, Any] | None, causal: bool, options: Mapping[str, Any]
+) -> CausalLM | DiffusionLM:
     if causal:
         if spec:
             raise ValueError(f"spec={dict(spec)} is for diffusion models, and this objective trains a causal LM")
