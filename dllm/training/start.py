@@ -20,8 +20,9 @@ MASK_TOKEN = "<|mask|>"
 
 
 def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **options: Any) -> CausalLM | DiffusionLM:
-    """The model of a folder, a hub id or a shipped name, to be trained. options: as of `dllm.load`; adapters become part
-    of the weights.
+    """The model of a folder, a hub id or a shipped name, to be trained.
+
+    options: as of `dllm.load`. Adapters become part of the weights.
 
     causal: as an autoregressive LM. Otherwise as a diffusion LM, which needs a MASK token: the one that it or `spec`
     names; else the first row of its embeddings that its tokenizer has no token for; else a row that is added.
