@@ -19,9 +19,10 @@ from parallelbench.wiring.sweeper import GridsSweeper
 PACKAGED = ("experiment", "launcher", "recipe")  # settings of other groups
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in PACKAGED]
 EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml")) if path.stem != "published_ar"]
-AUTOREGRESSIVE = ("causal", "smollm2", "tiny_ar")
+AUTOREGRESSIVE = ("causal", "smollm2", "smollm2_ar", "tiny_ar")
 SOURCES = {"suite": "suite.tasks.0.source=rows.jsonl", "data": "data.source=rows.jsonl"}  # files of the user's
 RECIPES = {"learn2pd": "train_filter", "minibatch": "train_filter", "fast_dllm_v2": "train"}
+RECIPES |= {f"smollm2_{name}": "train" for name in ("ar", "block", "draft")}
 OTHER_ROOTS = {"objective": "train", "data": "train", "filter": "train_filter"}
 
 
@@ -32,7 +33,7 @@ def test_every_option_composes_and_instantiates(group: str, option: str, tmp_pat
         pytest.importorskip(option)
     if group == "model" and option in AUTOREGRESSIVE:
         save_causal(scratch_causal(build_tokenizer(["hello"]), width=16, layers=1, heads=2, mlp_width=32), tmp_path)
-        overrides.append(f"model.name_or_path={tmp_path}")
+        overrides += [f"model.name_or_path={tmp_path}", *(["model.adapter=null"] if option == "smollm2_ar" else [])]
     elif option == "tiny_recurrent":
         pass  # it ships, and no other kind of model stands in for it
     elif group == "model":
