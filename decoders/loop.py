@@ -18,6 +18,7 @@ from decoders.state import NEVER, DecodeState, responses
 from decoders.stop import StopRule, check_is_stop_rule
 from decoders.types import Shape, Update, View
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
+from dllm.model import DiffusionLM
 from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser
 
 NO_CACHE = WindowCache(before=None, after=None)
@@ -188,9 +189,9 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
 
 
 def _check_ids(model: Denoiser, what: str, rows: Sequence[Sequence[int]]) -> None:
-    """Raises ValueError for a token that the model does not have, if it says how many it has."""
+    """Raises ValueError for a token that the model has no embedding of. Prompts of an ideal model are no tokens."""
     for row, ids in enumerate(rows):
-        if isinstance(model, LanguageModel) and max(ids) >= model.vocab_size:
+        if isinstance(model, DiffusionLM) and max(ids) >= model.vocab_size:
             raise ValueError(
                 f"{what} {row} has the token {max(ids)}; give ids below the {model.vocab_size} of model {model.name!r}"
             )

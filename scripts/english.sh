@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains smollm2-ar, smollm2-block and smollm2-draft, adapters of SmolLM2-135M (conf/recipe/smollm2_*.yaml):
-#   bash scripts/english.sh ar|block|draft
+#   bash scripts/english.sh [ar] [block] [draft]
 # Hours on one CPU core each; killed, the same command goes on. The result is results/runs/english/NAME/adapter.
 # block starts from the shipped smollm2-ar.
 set -euo pipefail
@@ -11,9 +11,11 @@ answer() { # FILE PROMPTS: SmolLM2's own answers to the first prompts
   python scripts/answer.py model.name_or_path=models/smollm2 model.dtype=bfloat16 prompts=$runs/prompts.jsonl \
     out="$1" limit="$2" threads=1
 }
-case ${1:-} in
-  ar | block) [ -f $runs/chat-ar.jsonl ] || answer $runs/chat-ar.jsonl 720 ;;
-  draft) answer $runs/chat.jsonl 6000 ;;
-  *) sed -n '2,5s/^# //p' "$0" && exit 2 ;;
-esac
-python scripts/train.py recipe="smollm2_$1" out_dir="$runs/$1"
+[ $# -gt 0 ] || set -- ar block draft
+for name in "$@"; do
+  case $name in
+    ar | block) [ -f $runs/chat-ar.jsonl ] || answer $runs/chat-ar.jsonl 720 ;;
+    draft) answer $runs/chat.jsonl 6000 ;;
+  esac
+  python scripts/train.py recipe="smollm2_$name" out_dir="$runs/$name"
+done

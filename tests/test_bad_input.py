@@ -42,6 +42,7 @@ REQUIRED = {  # what else than its knobs a class wants
     "FirstAlone": {"rule": Threshold()},
     "ModelSpec": {"mask_id": 5, "eos_ids": (1,), "pad_id": 0},
     "OfficialSuite": {"data_dir": None},
+    "ModelDrafts": {"model": dllm.load("tiny")},
     "Prompts": {"source": "x.jsonl"},
     "Request": {"messages": [], "gen_len": 4},
     "Sample": {"id": "a", "task": "b", "messages": [], "data": {}, "target": ""},

@@ -81,9 +81,8 @@ def test_what_is_no_decoder_is_refused_in_one_sentence() -> None:
         f"0.9 is something else, {rest}",
         rule,
         f"'threshold' is a name, {rest}",
-        "rule: 'threshold' is no CommitRule; give an object whose class derives from decoders.CommitRule",
-        f"rule: {credit} is no CommitRule; give an object whose class derives from decoders.CommitRule",
-        "transforms: Threshold(tau=0.9) is no LogitTransform; give an object whose class derives from "
-        "decoders.LogitTransform",
+        "rule='threshold' of Decoder; give an object whose class derives from decoders.CommitRule",
+        f"rule={credit[:80]}... of Decoder; give an object whose class derives from decoders.CommitRule",
+        "transforms[0]=Threshold(tau=0.9) of Decoder; give an object whose class derives from decoders.LogitTransform",
         "stop: 'never' is no StopRule; give an object whose class derives from decoders.StopRule",
     ]

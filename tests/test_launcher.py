@@ -59,7 +59,7 @@ def test_a_sweep_over_what_is_not_there_writes_nothing(
 
 def test_impossible_numbers_of_workers_are_refused(cli) -> None:
     code, _, err = cli(*SWEEP, "launcher=local", "hydra.launcher.workers=0")
-    assert code == 2 and "0 workers" in err
+    assert code == 2 and "workers=0 of LocalLauncher; give a whole number" in err
 
 
 def sweep(folder: Path) -> subprocess.Popen:

@@ -7,6 +7,7 @@ import shlex
 import stat
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,8 @@ def test_commands_of_a_shell_script_exist(tmp_path: Path, script: Path) -> None:
             check_overrides([argument for argument in command[3:] if argument != "-m"])
         else:
             is_command = command[:2] == ["-m", "parallelbench"] and command[2] in MODULES
-            assert is_command or (ROOT / command[0]).is_file()
+            is_module = command[0] == "-m" and find_spec(command[1]) is not None
+            assert is_command or is_module or (ROOT / command[0]).is_file()
 
 
 def test_the_antibody_example_says_how_it_is_used() -> None:

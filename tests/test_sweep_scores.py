@@ -178,7 +178,7 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
             queried=0,
             committed_at=[0] * 32,
             stopped_by="end",
-            latency_s=0.0,
+            latency_s=0.01,
             batch_size=1,
             batch="",
         )
@@ -188,6 +188,7 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
     rule = {"_target_": "decoders.Threshold", "tau": tau}
     decoder = {"_target_": "decoders.Decoder", "rule": rule, **changed.get("decoder", {})}  # type: ignore[dict-item]
     config = {"decoder": decoder, "suite": {"_target_": changed["suite"]}, "batch_size": 1}
+    config |= {"model": {}, "cache": {}, "stop": {}}
     config |= {"gen_length": None, "block_length": None, **changed.get("config", {})}  # type: ignore[dict-item]
     choices |= changed.get("choices", {})  # type: ignore[arg-type]
     info = {"schema": 1, "status": changed.get("status", "done"), "choices": choices, "model": "m"}

@@ -204,6 +204,7 @@ def test_damaged_traces_are_named_and_kept(cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "null"])
+@pytest.mark.usefixtures("as_a_user_has_it")
 def test_impossible_numbers_of_traces_are_refused(cli, tmp_path: Path, value: str) -> None:
     code, _, err = cli("run", *SMALL, f"traces={value}", "out_dir=run")
     assert code == 2 and err.startswith("error: traces=") and not (tmp_path / "run").exists()

@@ -285,11 +285,15 @@ def test_methods_refuse_models_that_do_not_fit() -> None:
     refused(r"'tiny' is a diffusion model; .*spec.context_causal=true", tiny, SelfSpec())
     refused("'tiny-ar' has no MASKs to draft with; use decoder=prompt_lookup", causal, SelfSpec())
     refused("'tiny-ar' is no diffusion model, so it does not draft", causal, LinearSpec(verifier="tiny-ar"))
-    refused("num_tokens=0; draft at least 1", tiny, LinearSpec(verifier="tiny-ar", masks=0))
-    refused("temperature=-1", make_model(), SelfSpec(temperature=-1.0))
+    for message, kind, knob in (
+        ("masks=0 of LinearSpec", LinearSpec, {"masks": 0}),
+        ("temperature=-1.0 of SelfSpec", SelfSpec, {"temperature": -1.0}),
+        ("states=0 of FreeDave", FreeDave, {"states": 0}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind(**knob)
     refused("use stop=strict_eos", make_model(), SelfSpec(), stop=Never())
     refused("'tiny-ar' is none; use model=tiny", causal, FreeDave())
-    refused("states=0", tiny, FreeDave(states=0))
     with pytest.raises(ValueError, match="'tiny' has no causal mode"):
         CausalStream(tiny)
     refused("drafts in another vocabulary", make_model(), LinearSpec(verifier="tiny-ar"))

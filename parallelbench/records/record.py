@@ -77,7 +77,7 @@ class Scores(TypedDict):
 
 SAMPLES = Shards(
     "samples",
-    dump=lambda record: to_json(asdict(record)),
+    dump=lambda record: to_json({name: value for name, value in asdict(record).items() if name != "drafts" or value}),
     load=_record,
     what=("a record", "restore the file or delete it"),
 )

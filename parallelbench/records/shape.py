@@ -1,7 +1,7 @@
 """Whether values read from a file are what a type says, so that no reader meets a number where a text belongs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
@@ -47,11 +47,19 @@ def _check_fields(value: Any, kind: Any, name: str) -> None:
     _must_be(values is not None, value, name, "an object")
     assert values is not None
     for field, hint in _hints(kind).items():
-        may_lack = get_origin(hint) is NotRequired
+        optional = get_origin(hint) is NotRequired
+        may_lack = optional or field in _with_default(kind)
         if field in values:
-            check(values[field], get_args(hint)[0] if may_lack else hint, f"{name}.{field}".lstrip("."))
+            check(values[field], get_args(hint)[0] if optional else hint, f"{name}.{field}".lstrip("."))
         elif not may_lack:
             raise ValueError(f"nothing says its {field}")
+
+
+@cache
+def _with_default(kind: Any) -> set[str]:
+    """Fields of a dataclass that files of before they were there do not have."""
+    found = fields(kind) if is_dataclass(kind) else ()
+    return {field.name for field in found if field.default is not MISSING or field.default_factory is not MISSING}
 
 
 def _check_each(values: Iterable[tuple[Any, Any]], kind: Any, name: str) -> None:

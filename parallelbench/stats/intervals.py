@@ -120,6 +120,8 @@ def quantiles(strata: Strata) -> list[float]:
     """Student's quantiles that intervals of these samples take, for readers that have none: of `bounded`; of `product`
     without an unseen sample, across from one, and on its side."""
     n = len(strata)
+    if n == 1:
+        return [0.0] * 4  # one sample has no interval
     freedom = n - 1 - int(places(strata, n).max())
     plain = [float(stdtrit(freedom, 1 - miss)) for miss in (NEAR, MISS, 2 * MISS - MISS_UNSEEN)]
     return [*plain, float(stdtrit(freedom + 1, 1 - MISS_UNSEEN))]
