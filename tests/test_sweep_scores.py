@@ -188,7 +188,7 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
     rule = {"_target_": "decoders.Threshold", "tau": tau}
     decoder = {"_target_": "decoders.Decoder", "rule": rule, **changed.get("decoder", {})}  # type: ignore[dict-item]
     config = {"decoder": decoder, "suite": {"_target_": changed["suite"]}, "batch_size": 1}
-    config |= {"model": {}, "cache": {}, "stop": {}}
+    config |= {"model": {}, "cache": {}, "stop": {}, "limit": 1, "seed": 0}
     config |= {"gen_length": None, "block_length": None, **changed.get("config", {})}  # type: ignore[dict-item]
     choices |= changed.get("choices", {})  # type: ignore[arg-type]
     info = {"schema": 1, "status": changed.get("status", "done"), "choices": choices, "model": "m"}
