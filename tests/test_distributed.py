@@ -83,6 +83,7 @@ def test_two_processes_write_what_one_writes_and_refuse_once(cli, tmp_path: Path
             assert info["metrics"]["all"][metric] == alone["metrics"]["all"][metric]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_run_killed_in_three_processes_is_resumed(cli, tmp_path: Path, num_processes: int) -> None:
     for name in ("whole", "cut"):

@@ -19,7 +19,7 @@ def folders(path: Path) -> dict[str, list[dict]]:
     return {info.parent.name: samples(info.parent) for info in sorted(path.glob("runs/*/run.json"))}
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_sweep_on_workers_equals_one_in_turn(cli, tmp_path: Path, workers: int) -> None:
     assert cli(*SWEEP)[0] == 0
     in_turn = folders(tmp_path)
@@ -31,6 +31,7 @@ def test_a_sweep_on_workers_equals_one_in_turn(cli, tmp_path: Path, workers: int
     assert len(heads) == 4 and all(f"runs/{name}" in out for name in in_turn)
 
 
+@pytest.mark.slow
 def test_one_that_is_refused_does_not_keep_the_others(cli, tmp_path: Path) -> None:
     sweep = ["run", "-m", "gen_length=32,0", *SMALL, "out_dir=runs"]
     code, _, err = cli(*sweep, "launcher=local", "hydra.launcher.workers=2")

@@ -1,6 +1,7 @@
 """The loop against a textbook loop, and its invariants over every decoder x cache x model kind."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -189,13 +190,15 @@ def test_caches_keep_what_their_definition_says(kind: str, cache: str, decoder: 
         assert (row.token_ids, row.nfe, row.queried) == (tokens[:cut], nfe, queried)
 
 
-def combinations() -> list[tuple[str, str, str, str]]:
-    """Every decoder with every cache; the model kind and the stop rule go round, so that each meets each part often."""
+def combinations() -> list[Any]:
+    """Every decoder with every cache; the model kind and the stop rule go round, so that each meets each part often.
+    Three of four are slow: with the others each decoder and cache is met several times."""
     found = []
     for i, decoder in enumerate(DECODERS):
         for j, cache in enumerate(CACHES):
             kinds = [kind for kind in SPECS if fits(cache, kind)]
-            found.append((kinds[(i + j) % len(kinds)], list(STOPS)[(i + 2 * j) % len(STOPS)], decoder, cache))
+            values = (kinds[(i + j) % len(kinds)], list(STOPS)[(i + 2 * j) % len(STOPS)], decoder, cache)
+            found.append(pytest.param(*values, marks=[pytest.mark.slow] * int((i + j) % 4 != 0)))
     return found
 
 

@@ -135,6 +135,7 @@ def cells(page: Page, table: str) -> list[list[str]]:
     return [row.locator("th, td").all_inner_texts() for row in page.locator(f"#{table} tbody tr").all()]
 
 
+@pytest.mark.slow
 def test_the_page_of_a_hundred_runs_opens_at_once_and_passes_axe(browser: Browser, tmp_path: Path) -> None:
     tasks = [f"suite/task_{i}" for i in range(12)]
     made = [make_run(f"decoder{i}", 0, "none", tasks, 50, seed=i) for i in range(5)]

@@ -133,7 +133,7 @@ def test_a_sink_that_fails_costs_a_sentence(cli, at: str) -> None:
     assert "sink " not in err and len(json.loads(Path("here/sent.json").read_text())) == 2
 
 
-@pytest.mark.parametrize("launcher", ["basic", "local"])
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("local", marks=pytest.mark.slow)])
 def test_a_sweep_sends_its_runs_and_a_summary(cli, tmp_path: Path, launcher: str) -> None:
     workers = ["hydra.launcher.workers=2"] if launcher == "local" else []
     sweep = ["run", "-m", "decoder=fixed", "decoder.rule.k=1,4", *SMALL, "out_dir=r", BOTH, f"launcher={launcher}"]

@@ -142,6 +142,7 @@ def test_a_killed_run_gets_the_traces_it_lacks(cli, tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.glob("traces*")) == ["traces.jsonl"]
 
 
+@pytest.mark.slow
 def test_two_processes_save_the_traces_of_one(cli, tmp_path: Path) -> None:
     launched = torchrun(tmp_path, 2, "run", *TRACED, "out_dir=two")
     assert cli("run", *TRACED, "out_dir=one")[0] == 0
@@ -151,6 +152,7 @@ def test_two_processes_save_the_traces_of_one(cli, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "two").glob("traces*")) == ["traces.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_launched_sweep_saves_traces(cli, tmp_path: Path) -> None:
     arguments = ["run", "-m", *TRACED, "decoder=threshold,fixed"]
     assert cli(*arguments, "launcher=local", "hydra.launcher.workers=2", "out_dir=sweep")[0] == 0

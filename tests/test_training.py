@@ -215,6 +215,7 @@ def test_every_training_command_killed_ends_with_the_same_weights(tmp_path, name
     assert logs[0] == logs[1] and json.loads(logs[0].splitlines()[-1])["step"] == 6
 
 
+@pytest.mark.slow
 def test_two_processes_train_like_one_that_accumulates(tmp_path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     command = ("train.py", "objective=mdlm", *SMALL_NET)
