@@ -47,10 +47,7 @@ class TopP(LogitTransform):
     p: Annotated[float, In("(0, 1]")] = 0.95
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        def kept(values: Tensor, least: Tensor) -> Tensor:
-            return values.masked_fill(values < least[:, None], float("-inf"))
-
-        return logits.each(kept, logits.nucleus(self.p))
+        return logits.top_p(self.p)
 
 
 @dataclass(frozen=True)

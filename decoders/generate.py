@@ -104,8 +104,8 @@ def generate_verified(
     prompts: Sequence[Prompt],
     *,
     how: Verified,
-    gen_len: int = 32,
-    batch_size: int = 16,
+    gen_len: Count = 32,
+    batch_size: Count = 16,
     seed: int = 0,
 ) -> list[Generation]:
     """Decodes up to `gen_len` tokens behind each prompt with drafts that the model's causal mode verifies: greedy texts
@@ -115,6 +115,7 @@ def generate_verified(
     diffusion model whose settled columns are causal. Raises ValueError for a model without a causal mode, a drafter
     that does not fit it, and an empty prompt.
     """
+    check(generate_verified, prompts=prompts, how=how, gen_len=gen_len, batch_size=batch_size, seed=seed)
     stream, rows = CausalStream(model), list[DecodedRow]()
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
     for first in range(0, len(ids), batch_size):

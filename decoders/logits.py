@@ -154,11 +154,7 @@ class Logits:
         """
 
         def choose(values: Tensor, best: Tensor, draw: Tensor) -> tuple[Tensor]:
-            cumulated = (values - best[:, None]).div_(temperature).exp_().cumsum(-1, dtype=torch.float64)
-            total = cumulated[:, -1:]
-            # right=True steps over tokens of probability 0; a draw must stay below the total
-            target = (draw[:, None] * total).clamp(max=total * (1 - 2**-52))
-            return (torch.searchsorted(cumulated, target, right=True)[:, 0],)
+            return (inverse_cdf((values - best[:, None]).div_(temperature).exp_(), draw),)
 
         return self._by_position(choose, self.top[0], draw)[0]
 
@@ -172,6 +168,14 @@ class Logits:
             return (ordered.masked_fill_(before >= p, float("inf")).amin(-1),)
 
         return self._by_position(least, self.log_norm)[0]
+
+    def top_p(self, p: float) -> "Logits":
+        """The fewest likeliest tokens whose probabilities reach p, and those as likely as the last; others at -inf."""
+
+        def kept(values: Tensor, least: Tensor) -> Tensor:
+            return values.masked_fill(values < least[:, None], float("-inf"))
+
+        return self.each(kept, self.nucleus(p))
 
     def probs(self) -> Float[Tensor, "B W V"]:
         """All probabilities, in a new tensor of the logits' size."""
@@ -224,6 +228,15 @@ class _Piece:
 
 
 _PIECE = 2**22  # elements; small enough that its temporaries are reused, not mapped anew
+
+
+def inverse_cdf(weights: Float[Tensor, "... V"], draw: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """A token of each distribution, which need not be normalised. draw: uniform numbers in (0, 1), float64."""
+    cumulated = weights.cumsum(-1, dtype=torch.float64)
+    total = cumulated[..., -1:]
+    # right=True steps over tokens of probability 0; a draw must stay below the total
+    target = (draw[..., None] * total).clamp(max=total * (1 - 2**-52))
+    return torch.searchsorted(cumulated, target, right=True)[..., 0]
 
 
 def _in_float(values: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""The one denoising loop. Every decoder, cache, stop rule and model runs through it."""
+"""The one denoising loop. Every `Decoder`, cache, stop rule and model runs through it.
+
+What verifies drafts has loops of its own (`decoders.verified`); `decode_ahead` is made of this one's parts.
+"""
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +27,7 @@ from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser
 NO_CACHE = WindowCache(before=None, after=None)
 ONE_TOKEN = Decoder(FixedK(1))
 
-OnStep = Callable[[DecodeState, View, Update], None]  # its view has the logits of the whole window
+OnStep = Callable[[DecodeState, View, Update], None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def decode(
     decoder, cache, stop: what is decided, what is computed again, and where a text ends.
     seed: of the random numbers. They depend on seed and prompt, so equal prompts of one call get equal samples.
     max_steps: forwards after which a row is given up. None: `decoder.max_steps`.
-    on_step: called after each step. The view's logits are valid only during the call.
+    on_step: called after each step. Its view has the logits of the whole window.
     reference: responses that the view shows beside each step. Where the decoder needs them and None is given, they are
         decoded first with one token per forward, which costs no NFE.
     device: where the canvas is.
@@ -108,25 +111,13 @@ def decode(
     """
     check_is_decoder(decoder)
     check_is_stop_rule(stop)
-    check(decode, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len, seed=seed)
-    check(decode, max_steps=max_steps, reference=reference, cache=cache)
+    check(decode, reference=reference, cache=cache)
     check_parts(model, decoder, cache)
-    decoder.check_window(block_len)
-    if not prompts:
-        raise ValueError("no prompts given; give at least one")
-    for row, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise ValueError(f"prompt {row} is empty; a canvas needs at least one prompt token")
-    wanted = responses(model.spec, len(prompts), gen_len, templates, block_len)
-    _check_ids(model, "prompt", prompts)
-    _check_ids(model, "response", wanted)
+    state, wanted = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
     if reference is not None and len(reference) != len(prompts):
         raise ValueError(f"reference has {len(reference)} rows for {len(prompts)} prompts; give one for each")
     if reference is not None and not all(len(r) <= len(w) for r, w in zip(reference, wanted, strict=True)):
         raise ValueError("a row of reference is longer than its response; cut it to gen_len")
-    seeds = row_seeds(seed, prompts)
-    budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
-    state = DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device))
     if decoder.needs_reference and reference is None:
         parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "device": device}
         rows = decode(model, prompts, templates=wanted, decoder=ONE_TOKEN, max_steps=max_steps, **parts)
@@ -158,13 +149,42 @@ def decode(
         update = decoder.step(view, memory)
         for plan in partial if max_steps is None else ():
             state.budget[plan.rows] += 1  # this forward may have had nothing to commit
-        state.apply_(view, update)
+        state.apply_(view.tokens, view.live, update)
         state.cut_(stop(state), update.hold)
         state.advance_(update.hold)
         if on_step is not None:
             on_step(state, view, update)
         del view, update  # they hold the logits
     return results(state)
+
+
+def begin(
+    model: Denoiser,
+    prompts: Sequence[Sequence[int]],
+    gen_len: int | Sequence[int] | None,
+    templates: Sequence[Sequence[int]] | None,
+    block_len: int,
+    decoder: Decoder,
+    seed: int,
+    max_steps: int | None,
+    device: torch.device | str,
+) -> tuple[DecodeState, list[list[int]]]:
+    """The state before the first step, and what is to be decoded after each prompt. The arguments are those of
+    `decode`. Raises ValueError for prompts, lengths and templates that cannot be decoded."""
+    check(decode, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len, seed=seed)
+    check(decode, max_steps=max_steps)
+    decoder.check_window(block_len)
+    if not prompts:
+        raise ValueError("no prompts given; give at least one")
+    for row, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ValueError(f"prompt {row} is empty; a canvas needs at least one prompt token")
+    wanted = responses(model.spec, len(prompts), gen_len, templates, block_len)
+    _check_ids(model, "prompt", prompts)
+    _check_ids(model, "response", wanted)
+    budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
+    seeds, device = row_seeds(seed, prompts), torch.device(device)
+    return DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, device), wanted
 
 
 def row_seeds(seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:

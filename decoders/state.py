@@ -205,16 +205,16 @@ class DecodeState:
         for row, (start, tokens) in enumerate(zip(self.prompt_len.tolist(), responses, strict=True)):
             self.reference[row, start : start + len(tokens)] = torch.tensor(tokens, dtype=torch.long)
 
-    def apply_(self, view: View, update: Update) -> None:
-        """Writes an update into the live columns of the canvas, and keeps its soft step."""
-        columns, write = self.columns, update.write & view.live
-        self.canvas.scatter_(1, columns, torch.where(write, update.tokens, view.tokens))
+    def apply_(self, tokens: Int[Tensor, "B W"], live: Bool[Tensor, "B W"], update: Update) -> None:
+        """Writes an update over the window's tokens where they are live, and keeps its soft step."""
+        columns, write = self.columns, update.write & live
+        self.canvas.scatter_(1, columns, torch.where(write, update.tokens, tokens))
         self._pending = None
         self.soft, self.accepted = update.soft, update.accepted
         self.sight = None if update.sight is None else self.start + update.sight
         at = torch.where(update.tokens == self.spec.mask_id, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
         self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))
-        self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, write & (update.tokens != view.tokens))
+        self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, write & (update.tokens != tokens))
 
     def cut_(self, end: Int[Tensor, " B"], hold: Bool[Tensor, " B"] | None = None) -> None:
         """Lowers the live end of rows that are not held."""

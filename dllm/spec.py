@@ -1,6 +1,7 @@
 """What the loop must know of a model and its weights do not say: special ids, token shift, block structure."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import or_
@@ -59,8 +60,8 @@ class ModelSpec(Knobs):
                     raise ValueError(f"{name}={token_id} is outside the vocabulary of {vocab_size} tokens")
 
     def is_eos(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        """Where a text ends. Compares with plain numbers: a tensor of ids would have to be sent to the device."""
-        return reduce(or_, [tokens == token_id for token_id in self.eos_ids])
+        """Where a text ends."""
+        return is_one_of(tokens, self.eos_ids)
 
     def save(self, folder: Path) -> None:
         (folder / SPEC_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
@@ -73,3 +74,9 @@ class ModelSpec(Knobs):
             return cls(**{**fields, "eos_ids": tuple(fields["eos_ids"])})
         except (json.JSONDecodeError, TypeError, KeyError) as error:
             raise ValueError(f"{path} is not a model spec: {error}") from error
+
+
+def is_one_of(tokens: Int[Tensor, "..."], ids: Sequence[int]) -> Bool[Tensor, "..."]:
+    """Which tokens are among the ids. Compares with plain numbers: a tensor of ids would have to be sent to the
+    device."""
+    return reduce(or_, [tokens == token_id for token_id in ids])

@@ -102,5 +102,5 @@ def test_what_cannot_be_looked_ahead_of_is_refused(prompts: list[list[int]]) -> 
     for cache in (WindowCache(0, 0, refresh_every=4), DelayedCache()):
         refused("depends on the steps before", cache=cache)
     refused("looks at predictions", stop=Eotp())
-    with pytest.raises(ValueError, match="a prompt is empty"):
+    with pytest.raises(ValueError, match="prompt 0 is empty"):
         decode_ahead(model, [[]], states=2, gen_len=8, block_len=8, decoder=one, cache=NO_CACHE, stop=Never())

@@ -12,6 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from conftest import make_model
 from omegaconf import OmegaConf
 
 import decoders
@@ -30,7 +31,6 @@ from parallelbench.tasks.rows import draw_rows
 from parallelbench.tasks.waiting_line import WaitingLine
 from parallelbench.wiring.conf import CONF
 from parallelbench.wiring.config import Settings
-from tests.conftest import make_model
 
 pytestmark = pytest.mark.usefixtures("as_a_user_has_it")
 NAN, INF = math.nan, math.inf

@@ -7,8 +7,10 @@ from functools import cache
 
 import pytest
 import torch
+from conftest import make_model
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from test_contract import FILES, load
 
 import dllm
 from decoders import Decoder, FixedK, Never, Slerp, Smoothing, SoftStep, decode
@@ -19,8 +21,6 @@ from dllm.cache import DelayedCache, WindowCache
 from dllm.checkpoint import shipped_models
 from parallelbench.tasks import builtin_tasks
 from parallelbench.wiring.conf import CONF
-from tests.conftest import make_model
-from tests.test_contract import FILES, load
 
 ROWS, SHARDS = 10_000, 10
 

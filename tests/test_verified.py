@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import dllm
 from decoders import Never, StrictEos
+from decoders.logits import inverse_cdf
 from decoders.loop import NO_CACHE, DecodedRow, row_seeds
 from decoders.noise import Noise
 from decoders.verified import accept, rounds
@@ -219,14 +220,14 @@ def without_residual(p: torch.Tensor, drafts: torch.Tensor, count: torch.Tensor,
     """An inexact sampler: behind a rejected draft it draws from p itself."""
     exact = accept.accept_sampled(p, drafts, count, q, noise)
     target = p[torch.arange(len(p)), exact.accepted]
-    return replace(exact, token=accept.draw(target[:, None], noise.uniform(1, stream="verified token"))[:, 0])
+    return replace(exact, token=inverse_cdf(target, noise.uniform(1, stream="verified token")[:, 0]))
 
 
 def likeliest(p: torch.Tensor, drafts: torch.Tensor, count: torch.Tensor, q: object, noise: Noise) -> Verdict:
     """An inexact sampler: it keeps drafts that are the likeliest token, as greedy decoding does."""
     agrees = (drafts == p[:, :-1].argmax(-1)) & (torch.arange(drafts.shape[1]) < count[:, None])
     kept = agrees.long().cumprod(1).sum(1)
-    token = accept.draw(p[torch.arange(len(p)), kept][:, None], noise.uniform(1, stream="verified token"))[:, 0]
+    token = inverse_cdf(p[torch.arange(len(p)), kept], noise.uniform(1, stream="verified token")[:, 0])
     return Verdict(kept, token, torch.zeros_like(agrees.any(1)))
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from conf.knobs import In, Knobs, Weight
-from decoders.logits import Logits
+from decoders.logits import Logits, inverse_cdf
 from decoders.noise import Noise
 
 
@@ -23,10 +23,8 @@ class Sampling(Knobs):
 
     def probs(self, logits: Float[Tensor, "B W V"]) -> Float[Tensor, "B W V"]:
         """The distribution that samples are drawn from, float64."""
-        kept = Logits(logits.double() / self.temperature)
-        if self.top_p < 1:
-            kept = Logits(kept.values.masked_fill(kept.values < kept.nucleus(self.top_p)[..., None], float("-inf")))
-        return kept.probs()
+        tempered = Logits(logits.double() / self.temperature)
+        return (tempered if self.top_p == 1 else tempered.top_p(self.top_p)).probs()
 
 
 GREEDY = Sampling()
@@ -89,15 +87,8 @@ def accept_sampled(
         rest = (target - drawn).clamp(min=0)
         rejected = (accepted < count)[:, None] & (rest.sum(1, keepdim=True) > 0)
         target = torch.where(rejected, rest, target)
-    token = draw(target[:, None], noise.uniform(1, stream="verified token"))[:, 0]
+    token = inverse_cdf(target, noise.uniform(1, stream="verified token")[:, 0])
     return Verdict(accepted, token, torch.zeros_like(accepted, dtype=torch.bool))
-
-
-def draw(weights: Float[Tensor, "B W V"], uniform: Float[Tensor, "B W"]) -> Int[Tensor, "B W"]:
-    """A token of each distribution (not necessarily normalised) by inverse CDF."""
-    cumulated = weights.cumsum(-1)
-    target = (uniform[..., None] * cumulated[..., -1:]).clamp(max=cumulated[..., -1:] * (1 - 2**-52))
-    return torch.searchsorted(cumulated, target, right=True)[..., 0]
 
 
 def _at(values: Tensor, place: Int[Tensor, " B"]) -> Tensor:

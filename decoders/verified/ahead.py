@@ -15,10 +15,10 @@ from torch import Tensor
 
 from decoders.compose import Decoder, surest
 from decoders.logits import Logits
-from decoders.loop import NO_CACHE, DecodedRow, Drafted, OnStep, ask, check_parts, forward_windows, results, row_seeds
+from decoders.loop import NO_CACHE, DecodedRow, Drafted, OnStep, ask, begin, check_parts, forward_windows, results
 from decoders.propose import propose
 from decoders.rules.basic import FixedK
-from decoders.state import DecodeState, responses
+from decoders.state import DecodeState
 from decoders.stop import StopRule
 from decoders.types import Candidates, Update, View
 from dllm.cache import BlockCache, CacheStrategy, WindowCache
@@ -50,12 +50,8 @@ def decode_ahead(
     that look at predictions, and as `decode` does.
     """
     check_ahead(model, decoder, cache, stop, states)
-    if not prompts or not all(map(len, prompts)):
-        raise ValueError("a prompt is empty, or none was given; a canvas needs at least one prompt token")
-    wanted = responses(model.spec, len(prompts), gen_len, templates, block_len)
-    budgets = [len(response) if max_steps is None else max_steps for response in wanted]
-    seeds, device = row_seeds(seed, prompts), torch.device(device)
-    state = DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, device)
+    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
+    device = state.canvas.device
     kv = model.new_kv(state.prompt_len.repeat_interleave(states), state.canvas.shape[1])
     if cache != NO_CACHE and not isinstance(kv, ColumnCache):
         raise ValueError("the K/V of this kind of model cannot be shared by several states; use cache=none")
@@ -85,20 +81,19 @@ def decode_ahead(
             row = torch.arange(len(prompts), device=device) * states + torch.minimum(chain, chain.new_tensor(length))
             now = moving & (length <= chain)
             update = Update(candidates.tokens[row], chosen[row] & now[:, None])
-            state.apply_(replace(_rows(view, row), tokens=state.canvas.gather(1, state.columns)), update)
+            state.apply_(state.canvas.gather(1, state.columns), view.live[row], update)
             written |= update.write
             state.cut_(stop(state))
             moving = now & (state.end == end)
         settled = written.sum(1)
         _log(log, state, plan, torch.minimum(chain, settled))
         combined = Update(state.canvas.gather(1, state.columns), written)
-        shown = _rows(view, torch.arange(len(prompts), device=device) * states)
         last = torch.arange(len(prompts), device=device) * states + (settled - 1).clamp(min=0)
         plan = _Plan.of(candidates, view.masked & ~chosen, last, states - 1)
         state.advance_()
         plan = plan.only((state.step > 0) & (state.end == end) & ~state.done)
         if on_step is not None:
-            on_step(state, shown, combined)
+            on_step(state, _rows(view, torch.arange(len(prompts), device=device) * states), combined)
     return [replace(row, drafts=tuple(drafts)) for row, drafts in zip(results(state), log, strict=True)]
 
 

@@ -14,12 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conf.knobs import Knobs, Weight
+from decoders.logits import inverse_cdf
 from decoders.loop import DecodedRow, Drafted
 from decoders.noise import Noise
 from decoders.state import NEVER
-from decoders.verified.accept import GREEDY, Sampling, Verdict, accept_greedy, accept_sampled, draw
+from decoders.verified.accept import GREEDY, Sampling, Verdict, accept_greedy, accept_sampled
 from decoders.verified.drafters import Drafter, Proposal, Text
 from dllm.causal import CausalStream, StreamPlan
+from dllm.spec import is_one_of
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class _Rounds:
         accepted, tied = verdict.accepted, verdict.tied
         tokens = F.pad(drafts, (0, 1)).scatter(1, accepted[:, None], verdict.token[:, None])
         written = places < (accepted + ~tied)[:, None]
-        ends = written & torch.isin(tokens, torch.tensor(self.stream.eos_ids, device=tokens.device))
+        ends = written & is_one_of(tokens, self.stream.eos_ids)
         written = written & (ends.cumsum(1) - ends.long() == 0)  # nothing behind the first EOS
         self._write_(self.canvas, rows, last, tokens, written)
         self._write_(self.committed_at, rows, last, (self.nfe[rows, None] - 1).expand_as(tokens), written)
@@ -196,7 +198,7 @@ class _Rounds:
                 tokens = proposal.logits.argmax(-1)
             else:
                 q = sampling.probs(proposal.logits)
-                tokens = draw(q, self._noise(rows).uniform(q.shape[1], stream="draft"))
+                tokens = inverse_cdf(q, self._noise(rows).uniform(q.shape[1], stream="draft"))
                 if self.q is None:
                     self.q = q.new_zeros((len(self.done), *q.shape[1:]))
                 self.q[rows] = q
