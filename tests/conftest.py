@@ -3,6 +3,7 @@
 
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,12 +66,21 @@ def prompts() -> list[list[int]]:
     return [torch.randint(0, PAD, (n,), generator=rng).tolist() for n in (5, 11, 3, 8)]
 
 
+@pytest.fixture(autouse=True)
+def types_of_some(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Checks types and shapes in a quarter of the tests, spread by their names. The checks make a test three to five
+    times as slow, and the others call the same functions. All are checked with `-m slow or not slow`."""
+    everything = "not slow" not in request.config.getoption("markexpr")
+    config.update("jaxtyping_disable", not everything and zlib.crc32(request.node.nodeid.encode()) % 4 > 0)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
 @pytest.fixture
-def as_a_user_has_it() -> Iterator[None]:
+def as_a_user_has_it(types_of_some: None) -> Iterator[None]:
     """Without the tests' own type checks, which would refuse values of wrong types before the parts do."""
     config.update("jaxtyping_disable", True)
     yield
-    config.update("jaxtyping_disable", False)
 
 
 SMALL = ["limit=3", "batch_size=2", "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"]
