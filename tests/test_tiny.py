@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 
 import dllm
-from decoders import BlockEos, Decoder, EntropyThreshold, FixedK, Prefix, StrictEos, Threshold, generate
+from decoders import (
+    BlockEos,
+    Decoder,
+    EntropyThreshold,
+    FixedK,
+    MaskDrafts,
+    Prefix,
+    StrictEos,
+    Threshold,
+    Verified,
+    generate,
+    generate_verified,
+)
 from dllm.cache import BlockCache
 from dllm.load import ASSETS
 from parallelbench.tasks import builtin_tasks
@@ -64,7 +76,21 @@ def test_turned_into_blocks_the_causal_model_writes_several_tokens_per_forward()
     assert decoded(dllm.load("tiny-block"), Decoder(Prefix(0.99)), **settings) == (score, tpf)  # its cache is exact
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block"])
+def test_taught_to_draft_it_writes_three_tokens_per_forward_and_the_same_text() -> None:
+    model = dllm.load("tiny-draft")
+    samples = [sample for task in TASKS.values() for sample in task.samples(4, seed=4)]
+    prompts = [sample.messages for sample in samples]
+    drafted, plain = (
+        generate_verified(model, prompts, how=Verified(drafter), batch_size=len(prompts))
+        for drafter in (MaskDrafts(masks=8), None)
+    )
+    assert [row.text for row in drafted] == [row.text for row in plain]
+    assert sum(row.num_tokens for row in drafted) > 3 * sum(row.nfe for row in drafted)
+    right = [TASKS[s.task].score(s, row.text)["score_strict"] for s, row in zip(samples, plain, strict=True)]
+    assert sum(right) >= 0.95 * len(right)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block", "tiny-draft"])
 def test_its_record_says_how_it_was_trained(name: str) -> None:
     record = json.loads((ASSETS / name / "training.json").read_text())
     config = record["config"]
