@@ -32,4 +32,5 @@ from decoders.types import CommitRule, LogitTransform, Rescore, Revise, SoftStep
 from decoders.verified.accept import Sampling
 from decoders.verified.ahead import decode_ahead
 from decoders.verified.drafters import Drafter, LookupDrafts, MaskDrafts, ModelDrafts
+from decoders.verified.lopa import decode_lookahead
 from decoders.verified.rounds import Verified

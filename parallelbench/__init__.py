@@ -9,7 +9,7 @@ from typing import Any
 
 PUBLIC = {
     "parallelbench.methods.autoregressive": ("Autoregressive",),
-    "parallelbench.methods.verified": ("FreeDave", "LinearSpec", "PromptLookup", "SelfSpec"),
+    "parallelbench.methods.verified": ("FreeDave", "LinearSpec", "LoPA", "PromptLookup", "SelfSpec"),
     "parallelbench.training.mixture": ("TaskMixture",),
     "parallelbench.methods.diffusion_forcing": ("DiffusionForcing",),
     "parallelbench.report.sinks": ("TensorBoard", "Wandb"),

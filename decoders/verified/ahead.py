@@ -7,7 +7,7 @@ the ranking, the chain goes on; where it is not, the model's own choice is writt
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from decoders.compose import Decoder, surest
 from decoders.logits import Logits
-from decoders.loop import NO_CACHE, DecodedRow, Drafted, OnStep, ask, begin, check_parts, forward_windows, results
+from decoders.loop import DecodedRow, Drafted, OnStep, begin, check_parts, results
 from decoders.propose import propose
 from decoders.rules.basic import FixedK
 from decoders.state import DecodeState
 from decoders.stop import StopRule
 from decoders.types import Candidates, Update, View
-from dllm.cache import BlockCache, CacheStrategy, WindowCache
-from dllm.kv import ColumnCache
+from decoders.verified.branches import Branches, Expected, check_shared
+from dllm.cache import CacheStrategy
 from dllm.protocols import Denoiser
 
 
@@ -52,25 +52,13 @@ def decode_ahead(
     check_ahead(model, decoder, cache, stop, states)
     state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
     device = state.canvas.device
-    kv = model.new_kv(state.prompt_len.repeat_interleave(states), state.canvas.shape[1])
-    if cache != NO_CACHE and not isinstance(kv, ColumnCache):
-        raise ValueError("the K/V of this kind of model cannot be shared by several states; use cache=none")
+    filled = [[k < s for k in range(states - 1)] for s in range(states)]
+    branches = Branches(model, cache, state, filled, on_step is not None)
     log: list[list[Drafted]] = [[] for _ in prompts]
-    plan = _Plan.nothing(state, states - 1)
+    plan = Expected.nothing(state, states - 1)
 
     while not state.done.all():
-        branches = _branches(state, plan)
-        before, entering = state.step == 0, ~state.done
-        progress = branches.progress()
-        questions = ask(cache.plan(progress, model.spec), progress, on_step is not None, device)
-        logits = forward_windows(model, branches, kv, questions, None, look_ahead=False)
-        if isinstance(kv, ColumnCache) and states > 1:
-            first = (before & entering).nonzero()[:, 0] * states
-            others = first[:, None] + torch.arange(1, states, device=device)
-            kv.copy(first[:, None].expand_as(others).flatten(), others.flatten())
-        state.nfe += ~state.done
-        state.queried += branches.queried.view(-1, states).sum(1)
-        view = branches.view(logits)
+        view = branches.forward(state, plan)
         candidates = propose(view, view.logits, 0.0, decoder.confidence)
         chosen = surest(candidates.confidence, view.masked)
         chain = _chain(plan, candidates, chosen, states)
@@ -89,7 +77,8 @@ def decode_ahead(
         _log(log, state, plan, torch.minimum(chain, settled))
         combined = Update(state.canvas.gather(1, state.columns), written)
         last = torch.arange(len(prompts), device=device) * states + (settled - 1).clamp(min=0)
-        plan = _Plan.of(candidates, view.masked & ~chosen, last, states - 1)
+        expected = Candidates(candidates.tokens[last], candidates.confidence[last])
+        plan = Expected.of(expected, (view.masked & ~chosen)[last], states - 1)
         state.advance_()
         plan = plan.only((state.step > 0) & (state.end == end) & ~state.done)
         if on_step is not None:
@@ -100,70 +89,14 @@ def decode_ahead(
 def check_ahead(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop: StopRule, states: int) -> None:
     """Raises ValueError unless one token at a time of these parts can be looked ahead of."""
     check_parts(model, decoder, cache)
-    if states < 1:
-        raise ValueError(f"states={states}; a forward looks at 1 or more")
+    check_shared(model, cache, states)
     if decoder != Decoder(FixedK(1), confidence=decoder.confidence) or decoder.confidence == "random":
         raise ValueError("states are verified against greedy decoding of one token per step; use rule FixedK(1) alone")
-    is_window = isinstance(cache, WindowCache) and not (
-        cache.refresh_every or cache.warmup or (model.spec.shift and not cache.look_back)
-    )
-    if not is_window and cache != BlockCache():
-        raise ValueError(f"{cache} depends on the steps before; look ahead with cache=none, prefix, dual or block")
     if stop.looks is not None:
         raise ValueError(f"{stop} looks at predictions, which drafts change; use stop=strict_eos, block_eos or never")
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The next places of each row's window and their tokens, surest first. count: how many there are."""
-
-    places: Int[Tensor, "B K"]
-    tokens: Int[Tensor, "B K"]
-    count: Int[Tensor, " B"]
-
-    @classmethod
-    def nothing(cls, state: DecodeState, width: int) -> "_Plan":
-        empty = state.canvas.new_zeros(len(state.done), width)
-        return cls(empty, empty, empty.new_zeros(len(empty)))
-
-    @classmethod
-    def of(cls, candidates: Candidates, masked: Bool[Tensor, "N W"], rows: Int[Tensor, " B"], width: int) -> "_Plan":
-        """What a forward expects of the masks that it leaves. The last one needs no state: its token is the chain's."""
-        masked = masked[rows]
-        sure = candidates.confidence[rows].masked_fill(~masked, float("-inf"))
-        places = sure.sort(dim=1, descending=True, stable=True).indices[:, :width]
-        places = torch.nn.functional.pad(places, (0, width - places.shape[1]))
-        count = (masked.sum(1) - 1).clamp(0, width)
-        return cls(places, candidates.tokens[rows].gather(1, places), count)
-
-    def only(self, rows: Bool[Tensor, " B"]) -> "_Plan":
-        return replace(self, count=self.count * rows)
-
-
-def _branches(state: DecodeState, plan: _Plan) -> DecodeState:
-    """Rows b * K + k: row b with the first k places of its plan filled. Those without such a place are done."""
-    states = plan.places.shape[1] + 1
-    repeated = {
-        name: value.repeat_interleave(states, 0)
-        for name, value in vars(state).items()
-        if isinstance(value, Tensor) and not name.startswith("_")
-    }
-    branch = torch.arange(states, device=state.canvas.device)
-    columns = state.columns[:, :1] + plan.places
-    filled = state.canvas[:, None].repeat(1, states, 1)
-    for k in range(1, states):
-        filled[:, k:].scatter_(2, columns[:, None, k - 1 : k].expand(-1, states - k, -1), _column(plan, k, states))
-    repeated["canvas"] = filled.flatten(0, 1)
-    repeated["done"] = (state.done[:, None] | (branch > plan.count[:, None])).flatten()
-    repeated["queried"] = torch.zeros_like(repeated["queried"])
-    return replace(state, **repeated)
-
-
-def _column(plan: _Plan, k: int, states: int) -> Int[Tensor, "B K 1"]:
-    return plan.tokens[:, None, k - 1 : k].expand(-1, states - k, -1)
-
-
-def _chain(plan: _Plan, candidates: Candidates, chosen: Bool[Tensor, "N W"], states: int) -> Int[Tensor, " B"]:
+def _chain(plan: Expected, candidates: Candidates, chosen: Bool[Tensor, "N W"], states: int) -> Int[Tensor, " B"]:
     """How many places of a plan the model fills itself, one after the other, as planned."""
     place = chosen.int().argmax(1).view(-1, states)[:, :-1]
     token = candidates.tokens.gather(1, chosen.int().argmax(1, keepdim=True)).view(-1, states)[:, :-1]
@@ -178,7 +111,7 @@ def _rows(view: View, rows: Int[Tensor, " B"]) -> View:
     return View(tokens, masked, live, Logits(view.logits.values[rows]), step, noise, view.spec)
 
 
-def _log(log: list[list[Drafted]], state: DecodeState, plan: _Plan, kept: Int[Tensor, " B"]) -> None:
+def _log(log: list[list[Drafted]], state: DecodeState, plan: Expected, kept: Int[Tensor, " B"]) -> None:
     numbers = torch.stack([state.nfe - 1, plan.count, kept], 1).tolist()
     for row, ((forward, count, accepted), tokens) in enumerate(zip(numbers, plan.tokens.tolist(), strict=True)):
         if count:

@@ -3,14 +3,27 @@
 Greedy text is that of decoder=ar. Costs count the forwards that verify and those that draft, of either model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Literal
 
 from conf.knobs import Count, In, Knobs, Weight
-from decoders import Decoder, FixedK, LookupDrafts, MaskDrafts, ModelDrafts, Sampling, StopRule, Verified
+from decoders import (
+    CommitRule,
+    Decoder,
+    FixedK,
+    LookupDrafts,
+    MaskDrafts,
+    ModelDrafts,
+    Sampling,
+    StopRule,
+    Threshold,
+    Verified,
+)
 from decoders.loop import row_seeds
+from decoders.types import Confidence
 from decoders.verified.ahead import check_ahead, decode_ahead
+from decoders.verified.lopa import check_lookahead, decode_lookahead
 from decoders.verified.rounds import verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream, load_causal
@@ -107,12 +120,40 @@ class FreeDave(Knobs):
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
-        if not isinstance(model, DenoisingLM):
-            raise ValueError(f"decoder=freedave needs a diffusion model, and {model.name!r} is none; use model=tiny")
-        decoder = Decoder(FixedK(1), confidence=self.confidence)
-        check_ahead(model, decoder, cache, stop, self.states)
+        denoising, decoder = _denoising("freedave", model), Decoder(FixedK(1), confidence=self.confidence)
+        check_ahead(denoising, decoder, cache, stop, self.states)
         loop = partial(decode_ahead, states=self.states)
-        return DiffusionGenerator(model, decoder, cache, stop, block_len, seed, loop)
+        return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
+
+
+@dataclass(frozen=True)
+class LoPA(Knobs):
+    """A commit rule that looks ahead, for diffusion models: a forward looks at a row and at `branches` states beside
+    it, each with one of the surest undecided tokens written, and goes on from that in which the model is surest of what
+    is left. Costs up to `branches` + 1 times the columns. Nothing verifies the token, so it trades quality for speed.
+
+    rule, confidence, temperature: as in `Decoder`.
+    """
+
+    branches: Count = 4
+    rule: CommitRule = field(default_factory=Threshold)
+    confidence: Confidence = "prob"
+    temperature: Weight = 0.0
+
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        denoising = _denoising("lopa", model)
+        decoder = Decoder(self.rule, confidence=self.confidence, temperature=self.temperature)
+        check_lookahead(denoising, decoder, cache, stop, self.branches)
+        loop = partial(decode_lookahead, branches=self.branches)
+        return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
+
+
+def _denoising(name: str, model: LanguageModel) -> DenoisingLM:
+    if not isinstance(model, DenoisingLM):
+        raise ValueError(f"decoder={name} needs a diffusion model, and {model.name!r} is none; use model=tiny")
+    return model
 
 
 def _generator(
