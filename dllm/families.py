@@ -28,10 +28,13 @@ from transformers import (
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Split, WeightConverter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
 from dllm.spec import ModelSpec
+from dllm.vision.dimple import DimpleBackbone, DimpleConfig
 
 Config = Mapping[str, Any]
+DIMPLE_TOKENS = ("image_token_id", "vision_start_token_id", "vision_end_token_id")
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,16 @@ def _qwen2_config(raw: Config) -> Qwen2Config:
 def _dream_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i + 1. Instruct models end a turn with <|im_end|> (151645)."""
     return ModelSpec(raw["mask_token_id"], _qwen_eos(raw), raw["pad_token_id"], shift=1)
+
+
+def _dimple_config(raw: Config) -> DimpleConfig:
+    """Dimple (arXiv 2505.16990) is Dream with the vision half of Qwen2.5-VL, whose config says its model_type is
+    another."""
+    _only(raw, full_attn_mask=True)
+    vision = {name: value for name, value in raw["vision_config"].items() if name != "model_type"}
+    names = [name for name in ("mrope_section", *DIMPLE_TOKENS) if name in raw]
+    same = _shared(raw) | {name: raw[name] for name in names}
+    return DimpleConfig(**same, vision_config=Qwen2_5_VLVisionConfig(**vision))
 
 
 def _fast_dllm_spec(raw: Config) -> ModelSpec:
@@ -274,6 +287,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "dream": Family(_qwen2_config, _dream_spec, Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
     "fast_dllm_v2": Family(_qwen2_config, _fast_dllm_spec, Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "dimple": Family(_dimple_config, _dream_spec, DimpleBackbone, tokenizer=Qwen2Tokenizer),
     "sdar": Family(_sdar_config, _sdar_spec, Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer),
     "sdar_moe": Family(_sdar_moe_config, _sdar_spec, Qwen3MoeForCausalLM, tokenizer=Qwen2Tokenizer),
     "eurobert": Family(_eurobert_config, _eurobert_spec, LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
@@ -286,6 +300,7 @@ MODEL_TYPES = {
     "lladamoe": "llada_moe",
     "llada2_moe": "llada2",
     "Dream": "dream",
+    "dimple": "dimple",
     "Fast_dLLM_Qwen": "fast_dllm_v2",
     "sdar": "sdar",
     "sdar_moe": "sdar_moe",
