@@ -14,6 +14,7 @@ from transformers import (
     Glm4MoeConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3ForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -30,6 +31,7 @@ from transformers.core_model_loading import Split, WeightConverter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
+from dllm.converted.causal_lms import a2d_config, a2d_spec, nemotron_config, nemotron_spec
 from dllm.spec import ModelSpec
 from dllm.vision.dimple import DimpleBackbone, DimpleConfig
 
@@ -290,10 +292,21 @@ FAMILIES: dict[str, Family] = {
     "dimple": Family(_dimple_config, _dream_spec, DimpleBackbone, tokenizer=Qwen2Tokenizer),
     "sdar": Family(_sdar_config, _sdar_spec, Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer),
     "sdar_moe": Family(_sdar_moe_config, _sdar_spec, Qwen3MoeForCausalLM, tokenizer=Qwen2Tokenizer),
+    # <|mask|> is the first id behind the tokens of Qwen2.5 and Qwen3
+    "a2d-qwen2": Family(a2d_config(Qwen2Config), a2d_spec(151665), Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "a2d-qwen3": Family(a2d_config(Qwen3Config), a2d_spec(151669), Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "a2d-llama": Family(a2d_config(LlamaConfig), a2d_spec(None), LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
+    "nemotron_labs_diffusion": Family(
+        nemotron_config,
+        nemotron_spec,
+        Ministral3ForCausalLM,
+        {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."},
+        PreTrainedTokenizerFast,
+    ),
     "eurobert": Family(_eurobert_config, _eurobert_spec, LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
 }
 """LLaDA-8B Base and Instruct and LLaDA-1.5 are `llada`; Dream, DiffuCoder and Dream-Coder `dream`; LLaDA2.x mini and
-flash `llada2`; SDAR and TraDo `sdar`."""
+flash `llada2`; SDAR and TraDo `sdar`; Tiny-A2D and OPDLM `a2d-qwen2` and `a2d-qwen3`."""
 
 MODEL_TYPES = {
     "llada": "llada",
@@ -302,6 +315,7 @@ MODEL_TYPES = {
     "Dream": "dream",
     "dimple": "dimple",
     "Fast_dLLM_Qwen": "fast_dllm_v2",
+    **{name: name for name in ("a2d-qwen2", "a2d-qwen3", "a2d-llama", "nemotron_labs_diffusion")},
     "sdar": "sdar",
     "sdar_moe": "sdar_moe",
     "eurobert": "eurobert",
