@@ -21,6 +21,7 @@ from decoders.rules.adaptive import EntropyBound, EntropyThreshold, Factor, Frec
 from decoders.rules.basic import FirstAlone, FixedK, Prefix, Threshold
 from decoders.rules.contention import Contention
 from decoders.rules.history import DynamicThreshold, Horizon, Klass, Prophet, RunningMean, WarmThreshold
+from decoders.rules.indel import InDel
 from decoders.rules.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFilter
 from decoders.rules.oracle import Oracle
 from decoders.rules.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule

@@ -196,6 +196,8 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
     """Raises ValueError when the model cannot use the cache, or the decoder cannot use the model or the cache."""
     spec = model.spec
     cache.check(spec)
+    for part in decoder.tree():
+        part.check(spec)
     if isinstance(model, LanguageModel):
         decoder.init(Shape(1, 1, model.vocab_size, model.device))  # parts may refuse a vocabulary
     if decoder.needs_shadow and cache != NO_CACHE:

@@ -123,6 +123,9 @@ class Part(Knobs):
         """The parts that it calls itself. What they declare counts too. It keeps their memory in its own."""
         return ()
 
+    def check(self, spec: ModelSpec) -> None:
+        """Raises ValueError when it cannot be used with a model."""
+
     def init(self, shape: Shape) -> Memory:
         """Empty memory for one decode call: tensors `[B, ...]`. The decoder zeroes the lines of a row that enters a
         window. May raise ValueError for a vocabulary that the part cannot use."""

@@ -206,11 +206,13 @@ def _llada2_config(raw: Config) -> Glm4MoeConfig:
 
 
 def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
-    """LLaDA-MoE and LLaDA2 share a vocabulary: <|mask|> is 156895, <|endoftext|> 156892, also their pad."""
+    """LLaDA-MoE and LLaDA2 share a vocabulary: <|mask|> is 156895, <|endoftext|> 156892, also their pad. LLaDA2.2 has
+    tokens for edits, which its config names."""
 
     def spec(raw: Config) -> ModelSpec:
         eos, pad_id = raw.get("eos_token_id") or 156892, raw.get("pad_token_id") or 156892
-        return ModelSpec(raw.get("mask_token_id") or 156895, _ids(eos), pad_id, block=block)
+        edits = {"delete_id": raw.get("delete_token_id"), "split_id": raw.get("split_token_id")}
+        return ModelSpec(raw.get("mask_token_id") or 156895, _ids(eos), pad_id, block=block, **edits)
 
     return spec
 

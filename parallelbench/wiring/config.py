@@ -48,7 +48,7 @@ class Settings(Knobs):
     gen_length: Count | None
     block_length: Count | None
     traces: Number
-    template: str | Sequence[str | Count] | None
+    template: Sequence[str | Count] | str | None
     out_dir: str | None
 
 
