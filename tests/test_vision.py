@@ -222,9 +222,8 @@ def test_shapes_are_painted_where_they_are_said_to_be() -> None:
     sample: Sample = Shapes("position").samples(1, 3)[0]
     image = next(part for part in sample.messages[0]["content"] if part["type"] == "image")["image"]
     with Image.open(io.BytesIO(base64.b64decode(image.partition("base64,")[2]))) as picture:
-        middles = {
-            (r, c): picture.convert("RGB").getpixel((56 * c + 28, 56 * r + 28)) for r in range(3) for c in range(3)
-        }
+        colours: Any = picture.convert("RGB").getpixel
+        middles = {(r, c): colours((56 * c + 28, 56 * r + 28)) for r in range(3) for c in range(3)}
     said = {(row, column): bytes.fromhex(COLOURS[name][1:]) for _, name, row, column in sample.data["shapes"]}
     assert {cell: bytes(pixel) for cell, pixel in middles.items() if pixel != (255, 255, 255)} == said
 

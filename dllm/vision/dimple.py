@@ -17,7 +17,7 @@ class DimpleConfig(Qwen2Config):
     """Qwen2's, with the vision half's. mrope_section: how many rotary frequencies turn with time, height and width."""
 
     model_type = "dimple"
-    sub_configs: ClassVar = {"vision_config": Qwen2_5_VLVisionConfig}
+    sub_configs: ClassVar = {"vision_config": Qwen2_5_VLVisionConfig}  # type: ignore
 
     vision_config: Any = None
     mrope_section: Any = (16, 24, 24)
