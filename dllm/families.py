@@ -211,7 +211,7 @@ def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
 
     def spec(raw: Config) -> ModelSpec:
         eos, pad_id = raw.get("eos_token_id") or 156892, raw.get("pad_token_id") or 156892
-        edits = {"delete_id": raw.get("delete_token_id"), "split_id": raw.get("split_token_id")}
+        edits: dict[str, Any] = {"delete_id": raw.get("delete_token_id"), "split_id": raw.get("split_token_id")}
         return ModelSpec(raw.get("mask_token_id") or 156895, _ids(eos), pad_id, block=block, **edits)
 
     return spec
