@@ -43,6 +43,7 @@ Positive = Annotated[float, In("(0, 1e6]")]
 Scale = Annotated[float, In("[1e-6, 1e6]")]  # to divide by
 Count = Annotated[int, In("[1, 1e6]")]
 Number = Annotated[int, In("[0, 1e6]")]
+Token = Annotated[int, In("[0, 9e18]")]  # of a vocabulary, or beyond it a picture's column
 
 REASONABLE = {int: In("[-9e18, 9e18]"), float: In("[-1e6, 1e6]")}  # tensors hold them, and float32 a float's square
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}

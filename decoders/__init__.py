@@ -18,15 +18,16 @@ from decoders.remask import (
 )
 from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
 from decoders.rules.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
-from decoders.rules.basic import FirstAlone, FixedK, Prefix, Threshold
+from decoders.rules.basic import FirstAlone, FixedK, LeftRun, Prefix, Threshold
 from decoders.rules.contention import Contention
 from decoders.rules.history import DynamicThreshold, Horizon, Klass, Prophet, RunningMean, WarmThreshold
+from decoders.rules.indel import InDel
 from decoders.rules.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFilter
 from decoders.rules.oracle import Oracle
 from decoders.rules.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
 from decoders.rules.segments import Hierarchical
 from decoders.slowfast import SlowFast
-from decoders.soft import Slerp, Smoothing
+from decoders.soft import SelfDoubt, Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
 from decoders.types import CommitRule, LogitTransform, Rescore, Revise, SoftStep
 from decoders.verified.accept import Sampling

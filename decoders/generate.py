@@ -7,7 +7,7 @@ from typing import cast
 
 from tqdm import tqdm
 
-from conf.knobs import Count, Number, check
+from conf.knobs import Count, Number, Token, check
 from decoders.compose import Decoder, check_is_decoder
 from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode, row_seeds
 from decoders.rules.basic import Threshold
@@ -18,7 +18,7 @@ from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
 from dllm.protocols import DenoisingLM, LanguageModel, Text
 
-Prompt = Text | Sequence[Number]  # raw text, chat messages, or token ids
+Prompt = Text | Sequence[Token]  # raw text, chat messages, or token ids
 Template = str | Sequence[str | Number]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
 
 

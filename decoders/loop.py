@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conf.knobs import Count, Number, check
+from conf.knobs import Count, Number, Token, check
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.rules.basic import FixedK
@@ -77,7 +77,7 @@ class DecodedRow:
 @torch.inference_mode()
 def decode(
     model: Denoiser,
-    prompts: Sequence[Sequence[Number]],
+    prompts: Sequence[Sequence[Token]],
     *,
     gen_len: Count | Sequence[Count] | None = None,
     templates: Sequence[Sequence[Number]] | None = None,
@@ -196,6 +196,8 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
     """Raises ValueError when the model cannot use the cache, or the decoder cannot use the model or the cache."""
     spec = model.spec
     cache.check(spec)
+    for part in decoder.tree():
+        part.check(spec)
     if isinstance(model, LanguageModel):
         decoder.init(Shape(1, 1, model.vocab_size, model.device))  # parts may refuse a vocabulary
     if decoder.needs_shadow and cache != NO_CACHE:
@@ -211,7 +213,7 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
 def _check_ids(model: Denoiser, what: str, rows: Sequence[Sequence[int]]) -> None:
     """Raises ValueError for a token that the model has no embedding of. Prompts of an ideal model are no tokens."""
     for row, ids in enumerate(rows):
-        if isinstance(model, DiffusionLM) and max(ids) >= model.vocab_size:
+        if isinstance(model, DiffusionLM) and max(ids) >= model.id_limit:
             raise ValueError(
                 f"{what} {row} has the token {max(ids)}; give ids below the {model.vocab_size} of model {model.name!r}"
             )

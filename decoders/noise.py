@@ -23,6 +23,7 @@ STREAMS = {
     "remdm fill": 11,
     "remdm mask": 12,
     "origin": 21,
+    "dimple": 22,
     "order noise": 31,
     "draft": 41,
     "accept draft": 42,

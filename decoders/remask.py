@@ -99,10 +99,13 @@ class TokenEdit(Revise):
 
     Once a window is full, it is looked at again until nothing changes, at most `post` times. It is for models that were
     trained to edit. A plain masked model never saw wrong tokens in its input.
+
+    settled: a full window is left, too, once all its likeliest tokens have at least this probability. None: it is not.
     """
 
     tau: Weight = 0.5
     post: Number = 16
+    settled: Share | None = None
 
     def init(self, shape: Shape) -> Memory:
         return {"post": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
@@ -113,6 +116,8 @@ class TokenEdit(Revise):
         full = ~(view.masked & ~write).any(1)
         post = memory["post"]
         hold = full & (write | edit).any(1) & (post < self.post)
+        if self.settled is not None:
+            hold &= (view.live & (view.logits.top_prob() < self.settled)).any(1)
         post += full
         return Update(torch.where(edit, best, candidates.tokens), write | edit, hold=hold)
 

@@ -1,4 +1,4 @@
-"""Soft steps: in the next forward, positions that stay masked show the model what it thought of them."""
+"""Soft steps: in the next forward, positions show the model what it thought of them, and not a token or MASK alone."""
 
 from dataclasses import dataclass
 
@@ -41,3 +41,13 @@ class Slerp(SoftStep):
         values, tokens = logits.values.topk(self.top, dim=-1)
         weights = (values - logits.log_norm[..., None]).exp()
         return Soft(weights, torch.full(view.tokens.shape, self.amount, device=weights.device), tokens, mode="slerp")
+
+
+@dataclass(frozen=True)
+class SelfDoubt(SoftStep):
+    """DMax's soft input (arXiv 2604.08302): a decided position lies between MASK and its likeliest token, as near to
+    that as it is likely. Use it with `TokenEdit(0.0)`, which writes these tokens."""
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
+        prob, tokens = logits.top_prob(), logits.top[1][..., None]
+        return Soft(torch.ones_like(prob)[..., None], prob, tokens, mode="lerp", at="decided")

@@ -39,7 +39,7 @@ class DecodeState:
     committed_at: the forward (from 0) that wrote a column last, NEVER where none did.
     fresh: columns that the last forward wrote.
     window: columns per window.
-    soft: what undecided positions of the windows show the model.
+    soft: what positions of the windows show the model.
     reference: the canvas of another decode, for rules that ask for it.
     eos_ahead: probability of EOS at masked columns where the last forward expected one, else 0. For stop rules that
         ask.
@@ -174,7 +174,8 @@ class DecodeState:
         if self.soft is None:
             return None
         columns = self.columns
-        return SoftInput(self.soft, columns, self.pending.gather(1, columns) & (self.step > 0)[:, None])
+        where = self.pending if self.soft.at == "masked" else self.live & ~self.pending
+        return SoftInput(self.soft, columns, where.gather(1, columns) & (self.step > 0)[:, None])
 
     def view(self, logits: Logits, shadow: Float[Tensor, "B W"] | None = None, partial: Sequence[Plan] = ()) -> View:
         """What the decoder may see of this step. partial: plans whose rows may decide only the columns that the plan

@@ -28,7 +28,7 @@ from dllm.kv import ColumnCache
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 
-VOCAB, SPEC = 40, ModelSpec(mask_id=39, eos_ids=(38,), pad_id=37)
+VOCAB, SPEC = 40, ModelSpec(mask_id=39, eos_ids=(38,), pad_id=37, delete_id=36, split_id=35)
 
 
 class HashModel:

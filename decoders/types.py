@@ -77,7 +77,7 @@ class Update:
     tokens: the ids to write.
     write: where to write them.
     hold: rows that stay for another forward in a window that is full. None: no row.
-    soft: what undecided positions show the model in the next forward. None: MASK.
+    soft: what positions show the model in the next forward. None: their token or MASK.
     sight: columns of the window that the next forward sees, from the left, or EVERYTHING. Logits behind them mean
         nothing. None: all.
     accepted: positions that the rule's filter accepted. None: it has no filter.
@@ -122,6 +122,9 @@ class Part(Knobs):
     def parts(self) -> Sequence["Part"]:
         """The parts that it calls itself. What they declare counts too. It keeps their memory in its own."""
         return ()
+
+    def check(self, spec: ModelSpec) -> None:
+        """Raises ValueError when it cannot be used with a model."""
 
     def init(self, shape: Shape) -> Memory:
         """Empty memory for one decode call: tensors `[B, ...]`. The decoder zeroes the lines of a row that enters a

@@ -14,6 +14,7 @@ from transformers import (
     Glm4MoeConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3ForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -28,10 +29,14 @@ from transformers import (
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Split, WeightConverter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
+from dllm.converted.causal_lms import a2d_config, a2d_spec, nemotron_config, nemotron_spec
 from dllm.spec import ModelSpec
+from dllm.vision.dimple import DimpleBackbone, DimpleConfig
 
 Config = Mapping[str, Any]
+DIMPLE_TOKENS = ("image_token_id", "vision_start_token_id", "vision_end_token_id")
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,16 @@ def _dream_spec(raw: Config) -> ModelSpec:
     return ModelSpec(raw["mask_token_id"], _qwen_eos(raw), raw["pad_token_id"], shift=1)
 
 
+def _dimple_config(raw: Config) -> DimpleConfig:
+    """Dimple (arXiv 2505.16990) is Dream with the vision half of Qwen2.5-VL, whose config says its model_type is
+    another."""
+    _only(raw, full_attn_mask=True)
+    vision = {name: value for name, value in raw["vision_config"].items() if name != "model_type"}
+    names = [name for name in ("mrope_section", *DIMPLE_TOKENS) if name in raw]
+    same = _shared(raw) | {name: raw[name] for name in names}
+    return DimpleConfig(**same, vision_config=Qwen2_5_VLVisionConfig(**vision))
+
+
 def _fast_dllm_spec(raw: Config) -> ModelSpec:
     """Blocks of `bd_size` columns; row i predicts token i + 1. The authors stop at <|im_end|> (151645) alone."""
     mask_id, eos = raw.get("mask_token_id", 151665), raw.get("eos_token_id", 151645)
@@ -191,11 +206,13 @@ def _llada2_config(raw: Config) -> Glm4MoeConfig:
 
 
 def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
-    """LLaDA-MoE and LLaDA2 share a vocabulary: <|mask|> is 156895, <|endoftext|> 156892, also their pad."""
+    """LLaDA-MoE and LLaDA2 share a vocabulary: <|mask|> is 156895, <|endoftext|> 156892, also their pad. LLaDA2.2 has
+    tokens for edits, which its config names."""
 
     def spec(raw: Config) -> ModelSpec:
         eos, pad_id = raw.get("eos_token_id") or 156892, raw.get("pad_token_id") or 156892
-        return ModelSpec(raw.get("mask_token_id") or 156895, _ids(eos), pad_id, block=block)
+        edits: dict[str, Any] = {"delete_id": raw.get("delete_token_id"), "split_id": raw.get("split_token_id")}
+        return ModelSpec(raw.get("mask_token_id") or 156895, _ids(eos), pad_id, block=block, **edits)
 
     return spec
 
@@ -274,19 +291,33 @@ FAMILIES: dict[str, Family] = {
     ),
     "dream": Family(_qwen2_config, _dream_spec, Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
     "fast_dllm_v2": Family(_qwen2_config, _fast_dllm_spec, Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "dimple": Family(_dimple_config, _dream_spec, DimpleBackbone, tokenizer=Qwen2Tokenizer),
     "sdar": Family(_sdar_config, _sdar_spec, Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer),
     "sdar_moe": Family(_sdar_moe_config, _sdar_spec, Qwen3MoeForCausalLM, tokenizer=Qwen2Tokenizer),
+    # <|mask|> is the first id behind the tokens of Qwen2.5 and Qwen3
+    "a2d-qwen2": Family(a2d_config(Qwen2Config), a2d_spec(151665), Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "a2d-qwen3": Family(a2d_config(Qwen3Config), a2d_spec(151669), Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer),
+    "a2d-llama": Family(a2d_config(LlamaConfig), a2d_spec(None), LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
+    "nemotron_labs_diffusion": Family(
+        nemotron_config,
+        nemotron_spec,
+        Ministral3ForCausalLM,
+        {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."},
+        PreTrainedTokenizerFast,
+    ),
     "eurobert": Family(_eurobert_config, _eurobert_spec, LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
 }
 """LLaDA-8B Base and Instruct and LLaDA-1.5 are `llada`; Dream, DiffuCoder and Dream-Coder `dream`; LLaDA2.x mini and
-flash `llada2`; SDAR and TraDo `sdar`."""
+flash `llada2`; SDAR and TraDo `sdar`; Tiny-A2D and OPDLM `a2d-qwen2` and `a2d-qwen3`."""
 
 MODEL_TYPES = {
     "llada": "llada",
     "lladamoe": "llada_moe",
     "llada2_moe": "llada2",
     "Dream": "dream",
+    "dimple": "dimple",
     "Fast_dLLM_Qwen": "fast_dllm_v2",
+    **{name: name for name in ("a2d-qwen2", "a2d-qwen3", "a2d-llama", "nemotron_labs_diffusion")},
     "sdar": "sdar",
     "sdar_moe": "sdar_moe",
     "eurobert": "eurobert",

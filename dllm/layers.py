@@ -10,7 +10,7 @@ def hidden_states(
     backbone: PreTrainedModel,
     embeds: Float[Tensor, "R Q D"],
     mask: Bool[Tensor, "R 1 Q K"],
-    positions: Int[Tensor, "R Q"],
+    positions: Int[Tensor, "... R Q"],
     kv: Cache | None,
 ) -> Float[Tensor, "R Q D"]:
     """Of the last layer, for columns that attend where the mask is true, on the positions' device."""

@@ -46,6 +46,8 @@ from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
 from dllm.probe import probe
 from dllm.spec import SPEC_FILE, ModelSpec
+from dllm.vision.dimple import DimpleBackbone
+from dllm.vision.seeing import VisionLM, read_processor
 
 MIX_FILE = "mix.safetensors"
 
@@ -105,6 +107,10 @@ def load_diffusion(
     name = Path(str(name_or_path)).name
     if masked:
         model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
+    elif isinstance(backbone, DimpleBackbone):
+        with one_sentence(str(name_or_path), shipped_models()):
+            processor = read_processor(path, backbone, hub)
+        model = VisionLM(backbone, spec, processor, tokenizer, name, keys=keys, entry=entry)
     else:
         model = DiffusionLM(backbone, spec, tokenizer, name, keys=keys, entry=entry)
     if model.mix is not None:
@@ -130,6 +136,8 @@ def save(model: DiffusionLM, folder: Path) -> None:
     model.backbone.save_pretrained(folder, save_original_format=False)
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
+    if isinstance(model, VisionLM):
+        model.processor.save_pretrained(folder)
     if model.mix is not None:
         save_file(model.mix.state_dict(), folder / MIX_FILE)
     model.spec.save(folder)

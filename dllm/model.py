@@ -96,6 +96,11 @@ class DiffusionLM(nn.Module):
     def vocab_size(self) -> int:
         return self.backbone.config.vocab_size
 
+    @property
+    def id_limit(self) -> int:
+        """Ids of a canvas are below it."""
+        return self.vocab_size
+
     def encode(self, text: Text) -> list[int]:
         return encode_text(self.tokenizer, self.name, text)
 
@@ -155,7 +160,7 @@ class DiffusionLM(nn.Module):
             repeated = _arange_like(plan.query) >= plan.num_queried[:, None]
             keys = plan.query.masked_fill(repeated, tokens.shape[1])
             mask, store = self._attention_mask(plan.query, row_end, keys, drafted), None
-        hidden = self._forward(embeds, mask, positions.gather(1, plan.query), store, drafted)
+        hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
 
         # where in the query each wanted column's hidden state is
         place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
@@ -173,7 +178,7 @@ class DiffusionLM(nn.Module):
         drafted = self._drafted(canvas, columns, end)
         mask = self._attention_mask(columns, end, length, drafted)
         embeds, positions = self._embed(canvas, columns, end), self.positions(prompt_len, length)
-        hidden = self._forward(embeds, mask, positions, None, drafted)
+        hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
 
     def response_blocks(self, prompt_len: Int[Tensor, " B"], count: int) -> Int[Tensor, "B N"]:
@@ -286,6 +291,9 @@ class DiffusionLM(nn.Module):
         if self.gate is not None:
             self.gate.open_at(drafted)
         return hidden_states(self.backbone, embeds, mask, position_ids, kv)
+
+    def _rotary(self, tokens: Tensor, positions: Tensor, query: Tensor) -> Tensor:
+        return positions.gather(1, query)
 
     def _embed(
         self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None

@@ -12,7 +12,8 @@ from dllm.cache import Plan
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 
-Text = str | Sequence[Mapping[str, str]]  # raw text, or chat messages
+# raw text, or chat messages; the content of a message is a text, or parts such as {"type": "image", "image": FILE}
+Text = str | Sequence[Mapping[str, Any]]
 
 
 @runtime_checkable

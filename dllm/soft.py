@@ -16,17 +16,20 @@ class Soft:
     amount: how far from MASK towards the mixture, in [0, 1].
     tokens: ids of the K tokens.
     mode: "add" is E[MASK] + amount * mixture (iteration smoothing, dInfer). "slerp" turns E[MASK] towards the mixture
-        on its sphere (soft tokens, arXiv 2609.37391).
+        on its sphere (soft tokens, arXiv 2609.37391). "lerp" is amount of the way from E[MASK] to the mixture, with a
+        norm as far between theirs (DMax, arXiv 2604.08302).
+    at: which positions show it: those that are still masked, or those that are decided.
     """
 
     weights: Float[Tensor, "B W K"]
     amount: Float[Tensor, "B W"]
     tokens: Int[Tensor, "B W K"] | None = None
-    mode: Literal["add", "slerp"] = "add"
+    mode: Literal["add", "slerp", "lerp"] = "add"
+    at: Literal["masked", "decided"] = "masked"
 
     def __getitem__(self, rows: Int[Tensor, " R"]) -> "Soft":
         tokens = None if self.tokens is None else self.tokens[rows]
-        return Soft(self.weights[rows], self.amount[rows], tokens, self.mode)
+        return Soft(self.weights[rows], self.amount[rows], tokens, self.mode, self.at)
 
     def embed(self, embedding: nn.Module, mask_id: int) -> Float[Tensor, "B W D"]:
         """Input embeddings of the window positions. embedding: the model's input embedding, with `weight` `[V, D]`."""
@@ -38,7 +41,9 @@ class Soft:
         else:
             mixture = (weights[..., None] * table[self.tokens]).sum(-2)
         mask = table[mask_id]
-        return mask + amount * mixture if self.mode == "add" else _slerp(mask, mixture, amount)
+        if self.mode == "add":
+            return mask + amount * mixture
+        return _slerp(mask, mixture, amount) if self.mode == "slerp" else _lerp(mask, mixture, amount)
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,12 @@ class SoftInput:
 
     def __getitem__(self, rows: Int[Tensor, " R"]) -> "SoftInput":
         return SoftInput(self.soft[rows], self.columns[rows], self.where[rows])
+
+
+def _lerp(mask: Float[Tensor, " D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:
+    """On the line from mask to the mixture, with a norm on the line between their norms."""
+    norm = torch.lerp(mask.norm().expand_as(amount), mixture.norm(dim=-1, keepdim=True), amount)
+    return norm * nn.functional.normalize(torch.lerp(mask.expand_as(mixture), mixture, amount), dim=-1)
 
 
 def _slerp(mask: Float[Tensor, " D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:

@@ -30,6 +30,7 @@ class ModelSpec(Knobs):
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
         the distance from a prompt's start to its response constant.
     mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.layers.NeighbourMix`).
+    delete_id, split_id: tokens by which a model that edits drops a column or makes one (LLaDA2.2). None: it has none.
     kv: whether the K/V of columns can be kept between forwards. False for encoders (BERT), which compute all again.
     """
 
@@ -42,6 +43,8 @@ class ModelSpec(Knobs):
     response_position: Number | None = None
     mix: Literal[0, 1] = 0
     kv: bool = True
+    delete_id: Number | None = field(default=None, repr=False)
+    split_id: Number | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,9 +57,11 @@ class ModelSpec(Knobs):
 
     def check_vocab(self, vocab_size: int) -> None:
         """Raises ValueError when a special id does not fit the vocabulary."""
-        for name, ids in (("mask_id", (self.mask_id,)), ("eos_ids", self.eos_ids), ("pad_id", (self.pad_id,))):
-            for token_id in ids:
-                if not 0 <= token_id < vocab_size:
+        edits = {"delete_id": (self.delete_id,), "split_id": (self.split_id,)}
+        ids = {"mask_id": (self.mask_id,), "eos_ids": self.eos_ids, "pad_id": (self.pad_id,), **edits}
+        for name, token_ids in ids.items():
+            for token_id in token_ids:
+                if token_id is not None and not 0 <= token_id < vocab_size:
                     raise ValueError(f"{name}={token_id} is outside the vocabulary of {vocab_size} tokens")
 
     def is_eos(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:

@@ -17,6 +17,7 @@ PUBLIC = {
     "parallelbench.tasks.code.tasks": ("HumanEval", "Mbpp"),
     "parallelbench.tasks.mathematics": ("Gsm8k", "Math"),
     "parallelbench.tasks.prompts": ("Prompts",),
+    "parallelbench.tasks.shapes": ("Shapes",),
     "parallelbench.training.sources": ("Mixed", "Rows"),
     "parallelbench.tasks.official.suite": ("OfficialSuite", "OfficialV2Suite"),
 }

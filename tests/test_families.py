@@ -23,6 +23,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -48,6 +50,8 @@ def write(folder: Path, stock: PreTrainedModel, config: dict[str, Any], renames:
     """The stock model's weights under published names, and the published config."""
     weights = {}
     for name, tensor in stock.state_dict().items():
+        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+            continue
         for ours, theirs in (renames or {}).items():
             name = re.sub(ours, theirs, name)
         weights[name] = tensor.contiguous()
@@ -167,6 +171,27 @@ def fast_dllm_v2(folder: Path) -> PreTrainedModel:
     return stock
 
 
+def a2d(kind: type[PreTrainedModel], config: type, model_type: str) -> Callable[[Path], PreTrainedModel]:
+    def writer(folder: Path) -> PreTrainedModel:
+        head = {"head_dim": 16} if config is Qwen3Config else {}
+        stock = kind(config(**SIZES, **HEADS, **head, rope_theta=700.0, tie_word_embeddings=True))
+        write(folder, stock, {**SHARED, **IDS, **head, "model_type": model_type, "tie_word_embeddings": True})
+        return stock
+
+    return writer
+
+
+def nemotron(folder: Path) -> PreTrainedModel:
+    rope = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_position_embeddings": 16}
+    rope |= {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+    same = {**SIZES, **HEADS, "head_dim": 16, "rope_parameters": rope}
+    stock = Ministral3ForCausalLM(Ministral3Config(**same))
+    published = {"model_type": "nemotron_labs_diffusion", "block_size": BLOCK, "dlm_paradigm": "bidirectional"}
+    renames = {r"^model\.": "encoder.", r"^lm_head\.": "diffusion_head."}
+    write(folder, stock, {**same, **IDS, **published, "tie_word_embeddings": False}, renames)
+    return stock
+
+
 def sdar(folder: Path) -> PreTrainedModel:
     stock = Qwen3ForCausalLM(Qwen3Config(**SIZES, **HEADS, rope_theta=700.0, head_dim=16))
     write(folder, stock, {**SHARED, **IDS, "model_type": "sdar", "head_dim": 16, "block_size": BLOCK})
@@ -211,6 +236,9 @@ FAMILIES = [  # writer, token shift, block
     (sdar, 0, BLOCK),
     (sdar_moe, 0, 4),
     (eurobert, 0, None),
+    (a2d(Qwen2ForCausalLM, Qwen2Config, "a2d-qwen2"), 0, None),
+    (a2d(Qwen3ForCausalLM, Qwen3Config, "a2d-qwen3"), 0, None),
+    (a2d(LlamaForCausalLM, LlamaConfig, "a2d-llama"), 0, None),
     (qwen3, 0, None),
     (gpt2, 1, None),
 ]
@@ -245,6 +273,22 @@ def test_logits_are_the_stock_models(tmp_path: Path, writer, shift: int, block: 
     ids = torch.randint(0, 30, (2, length), generator=torch.Generator().manual_seed(1))
     expected = textbook(stock, ids, shift, block)
     got = model.full_logits(ids, torch.tensor([3, 3]))
+    torch.testing.assert_close(got[..., :MASK], expected[..., :MASK], rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_nemotron_looks_back_in_its_context_and_around_in_its_drafts(tmp_path: Path) -> None:
+    stock = make(nemotron, tmp_path)
+    model = dllm.load(tmp_path)
+    assert model.spec == dllm.ModelSpec(MASK, (EOS,), EOS, block=BLOCK, context_causal=True)
+    length, first = 20, 17  # the first MASK; some columns are beyond the original positions
+    ids = torch.randint(0, 30, (1, length), generator=torch.Generator().manual_seed(1))
+    ids[:, first:] = MASK
+    q, k = torch.arange(length)[:, None], torch.arange(length)
+    allowed = torch.where(q < first, k <= q, k // BLOCK <= q // BLOCK)[None, None]
+    stock.config.is_causal = False
+    expected = stock(input_ids=ids, attention_mask=allowed).logits
+    got = model.full_logits(ids, torch.tensor([3]))
     torch.testing.assert_close(got[..., :MASK], expected[..., :MASK], rtol=1e-5, atol=1e-5)
 
 

@@ -88,6 +88,28 @@ def qwen2(c: dict[str, Any]) -> Shapes:
     return outside(c) | in_layers(c, attention(c, bias=True) | mlp)
 
 
+def dimple(c: dict[str, Any]) -> Shapes:
+    v, width = c["vision_config"], c["hidden_size"]
+    seen, patch, out = (
+        v["hidden_size"],
+        (v["temporal_patch_size"], v["patch_size"], v["patch_size"]),
+        v["out_hidden_size"],
+    )
+    merged = seen * v["spatial_merge_size"] ** 2
+    shapes = qwen2(c) | {"visual.patch_embed.proj.weight": (seen, v["in_channels"], *patch)}
+    linear = {"visual.merger.mlp.0": (merged, merged), "visual.merger.mlp.2": (out, merged)}
+    linear |= {"img_projector.linear_1": (width, out), "img_projector.linear_2": (width, width)}
+    shapes["visual.merger.ln_q.weight"] = (seen,)
+    for i in range(v["depth"]):
+        block = f"visual.blocks.{i}"
+        shapes |= {f"{block}.norm{n}.weight": (seen,) for n in (1, 2)}
+        linear |= {f"{block}.attn.qkv": (3 * seen, seen), f"{block}.attn.proj": (seen, seen)}
+        linear |= {f"{block}.mlp.{part}_proj": (v["intermediate_size"], seen) for part in ("gate", "up")}
+        linear[f"{block}.mlp.down_proj"] = (seen, v["intermediate_size"])
+    shapes |= {f"{name}.weight": shape for name, shape in linear.items()}
+    return shapes | {f"{name}.bias": shape[:1] for name, shape in linear.items()}
+
+
 def qwen3(c: dict[str, Any]) -> Shapes:
     mlp = gated("mlp", c["hidden_size"], c["intermediate_size"])
     return outside(c) | in_layers(c, attention(c, head_norms=True) | mlp)
@@ -95,6 +117,12 @@ def qwen3(c: dict[str, Any]) -> Shapes:
 
 def qwen3_moe(c: dict[str, Any]) -> Shapes:
     return outside(c) | in_layers(c, attention(c, head_norms=True) | experts(c, c["moe_intermediate_size"]))
+
+
+def nemotron(c: dict[str, Any]) -> Shapes:
+    names = {"model.": "encoder.", "lm_head.": "diffusion_head."}
+    plain = outside(c) | in_layers(c, attention(c) | gated("mlp", c["hidden_size"], c["intermediate_size"]))
+    return {re.sub(r"^(model|lm_head)\.", lambda m: names[m[0]], name): shape for name, shape in plain.items()}
 
 
 def llada_moe(c: dict[str, Any]) -> Shapes:
@@ -127,6 +155,9 @@ LING = ModelSpec(156895, (156892,), 156892)
 LING_BLOCKS = ModelSpec(156895, (156892,), 156892, block=32)
 DREAM = ModelSpec(151666, (151643, 151645), 151643, shift=1)
 FAST = ModelSpec(151665, (151645,), 151645, shift=1, block=32)
+NEMOTRON = ModelSpec(100, (11,), 11, block=32, context_causal=True)
+A2D_QWEN2 = ModelSpec(151665, (151643, 151645), 151643)
+A2D_QWEN3 = ModelSpec(151669, (151643, 151645), 151643)
 SDAR = ModelSpec(151669, (151643, 151645), 151643, block=4)
 
 MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
@@ -141,8 +172,13 @@ MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
     "Dream-v0-Instruct-7B": (qwen2, DREAM, "7.62"),
     "Dream-Coder-v0-Instruct-7B": (qwen2, DREAM, "7.62"),
     "DiffuCoder-7B-Instruct": (qwen2, DREAM, "7.62"),
+    "Dimple-7B": (dimple, DREAM, "8.32"),
     "Fast_dLLM_v2_1.5B": (qwen2, FAST, "1.54"),
     "Fast_dLLM_v2_7B": (qwen2, FAST, "7.62"),
+    "LLaDA2.2-flash": (llada2, LING_BLOCKS, "102.89"),  # 102,889,705,216
+    "Nemotron-Labs-Diffusion-8B": (nemotron, NEMOTRON, "8.49"),
+    "Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1": (qwen2, A2D_QWEN2, "0.49"),
+    "Qwen3-0.6B-diffusion-bd3lm-v0.1": (qwen3, A2D_QWEN3, "0.60"),
     "SDAR-1.7B-Chat": (qwen3, SDAR, "2.03"),
     "SDAR-4B-Chat": (qwen3, SDAR, "4.41"),
     "SDAR-8B-Chat": (qwen3, SDAR, "8.19"),

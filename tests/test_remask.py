@@ -13,6 +13,7 @@ from decoders import (
     ConfidenceDrop,
     Decoder,
     FixedK,
+    LeftRun,
     LoopRemask,
     LoopRule,
     MaskGit,
@@ -20,6 +21,7 @@ from decoders import (
     ReMdmRemask,
     ReMdmRule,
     RunningConfidence,
+    SelfDoubt,
     Slerp,
     Smoothing,
     Threshold,
@@ -31,7 +33,7 @@ from decoders import (
 from decoders.testing import HashModel
 from decoders.types import Shape, Update, View
 from dllm import DiffusionLM, ModelSpec
-from dllm.cache import WindowCache
+from dllm.cache import BlockCache, WindowCache
 from dllm.soft import Soft
 
 
@@ -251,6 +253,53 @@ def test_soft_embeddings_have_their_definitions() -> None:
         torch.testing.assert_close(half.norm(dim=-1), table[5].norm().expand(1, 2))
         cosine = torch.nn.functional.cosine_similarity
         torch.testing.assert_close(cosine(half, table[5], dim=-1), cosine(half, mixture, dim=-1))
+        between = Soft(chosen, torch.tensor([[0.25, 0.0]]), tokens, "lerp").embed(embedding, 5)
+        point = 0.75 * table[5] + 0.25 * mixture[0, 0]
+        norm = 0.75 * table[5].norm() + 0.25 * mixture[0, 0].norm()
+        torch.testing.assert_close(between[0, 0], point / point.norm() * norm)
+        torch.testing.assert_close(between[0, 1], table[5])
+
+
+def test_dmax_commits_from_the_left_and_decides_all_anew() -> None:
+    logits = torch.zeros(1, 5, 10)
+    for position, (token, logit) in enumerate([(1, 9.0), (2, 8.0), (3, 0.5), (4, 9.0), (5, 9.0)]):
+        logits[0, position, token] = logit
+    masked = torch.tensor([[False, True, True, True, True]])  # token 0 stands on the first position
+    decoder = Decoder(LeftRun(0.9), revise=TokenEdit(0.0, 4, settled=0.9), soft=SelfDoubt())
+    view = make_view(logits, masked)
+    update = decoder.step(view, decoder.init(Shape(1, 5, 10, logits.device)))
+    assert (
+        torch.where(update.write, update.tokens, view.tokens).tolist() == [[1, 2, 0, 0, 0]] and update.hold is not None
+    )
+    assert update.write.tolist() == [[True, True, False, False, False]] and update.soft is not None
+    torch.testing.assert_close(update.soft.amount, logits.softmax(-1).amax(-1))
+    assert update.soft.at == "decided"
+    none = make_view(logits, masked & (torch.arange(5) > 1))
+    assert decoder.step(none, decoder.init(Shape(1, 5, 10, logits.device))).write.tolist()[0][2:] == [
+        True,
+        False,
+        False,
+    ]
+    logits[0, 2, 3] = 9.0
+    sure = make_view(logits, masked)
+    for settled, stays in ((0.9, False), (1.0, True)):  # the block is full; every token is this sure, or not
+        decoder = Decoder(LeftRun(0.9), revise=TokenEdit(0.0, 4, settled=settled))
+        hold = decoder.step(sure, decoder.init(Shape(1, 5, 10, logits.device))).hold
+        assert hold is not None and hold.tolist() == [stays]
+
+
+def test_decided_positions_show_what_the_model_thought_of_them(prompts) -> None:
+    """And a cache that is exact stays so; in float64, since soft inputs amplify roundings on random weights."""
+    model = make_model("block_causal")
+    model.backbone.double()
+    options = {"gen_len": 16, "block_len": BLOCK, "stop": Never()}
+    hard = Decoder(LeftRun(0.5), revise=TokenEdit(0.0, 3))
+    soft = replace(hard, soft=SelfDoubt())
+    plain, exact = (decode(model, prompts, decoder=soft, cache=cache, **options) for cache in (NO_CACHE, BlockCache()))
+    assert [row.token_ids for row in plain] == [row.token_ids for row in exact]
+    assert [row.token_ids for row in plain] != [
+        row.token_ids for row in decode(model, prompts, decoder=hard, cache=NO_CACHE, **options)
+    ]
 
 
 @pytest.mark.usefixtures("as_a_user_has_it")

@@ -64,6 +64,19 @@ class Prefix(CommitRule):
 
 
 @dataclass(frozen=True)
+class LeftRun(CommitRule):
+    """Commits from the left the masked positions whose confidence is at least tau, up to the first that is not; where
+    there are none, the leftmost (DMax, arXiv 2604.08302)."""
+
+    tau: Tau = 0.5
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        unsure = view.masked & (candidates.confidence < self.tau)
+        run = view.masked & (unsure.cumsum(1) == 0)
+        return run | (view.masked & (view.masked.cumsum(1) == 1))
+
+
+@dataclass(frozen=True)
 class FirstAlone(CommitRule):
     """Commits a window's first column alone in its first step. Later steps commit what `rule` says.
 

@@ -148,25 +148,37 @@ class Dimple(CommitRule):
     yields int(masks * (1 - s / r)) >= 1 tokens, or all tokens where there is none. The last of `steps` forwards commits
     all.
 
-    gamma is compared with the candidate's probability before any temperature or sampling filter. The number is taken in
-    order of the decoder's confidence, which is `alg` of the authors' code: prob is maskgit_plus, margin topk_margin,
-    entropy entropy, random origin, left_to_right autoregressive.
+    The number is taken in order of the decoder's confidence, which is `alg` of the authors' code: prob is maskgit_plus,
+    margin topk_margin, entropy entropy, random origin, left_to_right autoregressive.
+
+    above: what must be above gamma. "prob" is the candidate's probability before any temperature or sampling filter.
+        "confidence" is the decoder's, as in the authors' code for margin and for entropy, whose -H is never above.
+    fallback: where nothing is. "number" as above; "one" token, as in the authors' autoregressive; or "each" mask by
+        itself with probability 1 - s / r, their origin-ratio.
     """
 
     gamma: Positive = 0.95
     steps: Count = 32
     eps: Epsilon = 1e-3
+    above: Literal["prob", "confidence"] = "prob"
+    fallback: Literal["number", "one", "each"] = "number"
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        sure = view.masked & (view.logits.prob(candidates.tokens) > self.gamma)
+        prob = view.logits.prob(candidates.tokens) if self.above == "prob" else candidates.confidence
+        sure = view.masked & (prob > self.gamma)
         masks, live = view.masked.sum(1), view.live.sum(1).clamp(min=1)
         ratio = (masks / live)[:, None]
         times = _times(self.steps, self.eps, masks.device)[:-1]  # the last one means all
         number = (masks[:, None] * (1 - times / ratio)).long()
         ahead = torch.arange(self.steps, device=masks.device) > view.step[:, None]
         valid = ahead & (times < ratio) & (number >= 1)
-        number = torch.where(valid, number, masks[:, None]).amin(1)  # the first is the smallest
-        few = torch.where(sure.any(1, keepdim=True), sure, take(view, candidates, number))
+        if self.fallback == "each":
+            share = 1 - torch.where(valid, times, 0).amax(1, keepdim=True) / ratio  # the first is the largest
+            due = view.masked & (view.noise.uniform(view.masked.shape[1], stream="dimple") < share)
+        else:
+            number = torch.where(valid, number, masks[:, None]).amin(1)  # the first is the smallest
+            due = take(view, candidates, number if self.fallback == "number" else torch.ones_like(number))
+        few = torch.where(sure.any(1, keepdim=True), sure, due)
         return torch.where((view.step >= self.steps - 1)[:, None], view.masked, few)
 
 

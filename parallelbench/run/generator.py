@@ -11,16 +11,16 @@ import torch
 from conf.knobs import Count, Knobs
 from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule, decode
 from decoders.compose import check_is_decoder
-from decoders.generate import describe, encode
+from decoders.generate import Template, describe, encode, encode_template
 from decoders.loop import DecodedRow, OnStep, check_parts
-from decoders.state import check_lengths
+from decoders.state import check_lengths, responses
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
 from parallelbench.records.trace import Step
 from parallelbench.run.recorder import StepRecorder
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,26 @@ class Method(Protocol):
 
 
 def make_generator(
-    model: Any, decoder: Decoder | Method, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    model: Any,
+    decoder: Decoder | Method,
+    *,
+    cache: CacheStrategy,
+    stop: StopRule,
+    block_len: int | None,
+    seed: int,
+    template: Template | None = None,
 ) -> Generator:
-    """The generator of a model and a decoder. Raises ValueError when they do not fit."""
+    """The generator of a model and a decoder. template: what every answer looks like, see `decoders.generate`. Raises
+    ValueError when they do not fit."""
     if isinstance(decoder, Method):
+        if template is not None:
+            raise ValueError("template needs a decoder of the denoising loop, such as decoder=threshold; give it none")
         if not isinstance(model, LanguageModel):
             raise ValueError(lacks(model, LanguageModel))
         return decoder.bind(model, cache=cache, stop=stop, block_len=block_len, seed=seed)
     check_is_decoder(decoder)
     if isinstance(model, DenoisingLM):
-        return DiffusionGenerator(model, decoder, cache, stop, block_len, seed)
+        return DiffusionGenerator(model, decoder, cache, stop, block_len, seed, template=template)
     if not isinstance(model, LanguageModel):
         raise ValueError(lacks(model, DenoisingLM))
     if isinstance(model, RecurrentLM):
@@ -112,7 +122,8 @@ def lacks(model: object, protocol: type) -> str:
 @dataclass(frozen=True)
 class DiffusionGenerator(Knobs):
     """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block), or with another
-    that takes its arguments. Checks at construction that model, decoder and cache fit."""
+    that takes its arguments. template: what every answer looks like, instead of the requests' lengths. Checks at
+    construction that model, decoder and cache fit."""
 
     model: DenoisingLM
     decoder: Decoder
@@ -121,6 +132,7 @@ class DiffusionGenerator(Knobs):
     block_len: Count | None = None
     seed: int = 0
     loop: Callable[..., list[DecodedRow]] = decode
+    template: Template | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,9 +141,11 @@ class DiffusionGenerator(Knobs):
     def prompt_len(self, request: Request) -> int:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
         impossible."""
-        check_lengths(self.model.spec, request.gen_len, self._block_len([request]))
-        self.decoder.check_window(self._block_len([request]))
-        return fitting_prompt_len(self.model, request)
+        wanted = self._wanted([request])
+        if self.template is None:
+            check_lengths(self.model.spec, request.gen_len, self._block_len(wanted))
+        self.decoder.check_window(self._block_len(wanted))
+        return fitting_prompt_len(self.model, Request(request.messages, len(wanted[0])))
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
@@ -160,17 +174,25 @@ class DiffusionGenerator(Knobs):
     def fingerprint(self) -> str:
         return fingerprint(self.model, self.decoder.identity)
 
-    def _block_len(self, batch: Sequence[Request]) -> int:
-        return max(request.gen_len for request in batch) if self.block_len is None else self.block_len
+    def _block_len(self, wanted: Sequence[Sequence[int]]) -> int:
+        return max(map(len, wanted)) if self.block_len is None else self.block_len
+
+    def _wanted(self, batch: Sequence[Request]) -> list[list[int]]:
+        """What is to be decoded for each request. Raises ValueError for a template without MASK."""
+        shape = None if self.template is None else encode_template(self.model, self.template)
+        masks = [[self.model.spec.mask_id] * request.gen_len for request in batch]
+        wanted = masks if shape is None else [shape] * len(batch)
+        return responses(self.model.spec, len(batch), None, wanted, self._block_len(wanted))
 
     def _decode(
         self, batch: Sequence[Request], max_steps: int | None, on_step: OnStep | None = None
     ) -> Sequence[Generation]:
+        wanted = self._wanted(batch)
         rows = self.loop(
             self.model,
             [encode(self.model, request.messages, i) for i, request in enumerate(batch)],
-            gen_len=[request.gen_len for request in batch],
-            block_len=self._block_len(batch),
+            templates=wanted,
+            block_len=self._block_len(wanted),
             decoder=self.decoder,
             cache=self.cache,
             stop=self.stop,

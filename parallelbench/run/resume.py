@@ -37,6 +37,7 @@ from parallelbench.run.processes import ALONE, Processes
 from parallelbench.run.tracing import save_traces
 from parallelbench.stats.metrics import aggregate
 from parallelbench.tasks import Sample, Task
+from parallelbench.tasks.base import said
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def _scores(task: Task, sample: Sample, completion: str) -> dict[str, float]:
 
 
 def _record(task: Task, sample: Sample, generation: Generation, seconds: float, batch: str, batch_size: int) -> Record:
-    prompt = "\n\n".join(message["content"] for message in sample.messages)
+    prompt = "\n\n".join(map(said, sample.messages))
     return Record(
         id=sample.id,
         task=task.name,

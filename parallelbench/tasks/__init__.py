@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from conf.knobs import Knobs
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, train_draw
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
+from parallelbench.tasks.shapes import vision_tasks
 from parallelbench.tasks.text.grammar import HARPER, Grammar, check_grammar, grammar_backend
 from parallelbench.tasks.text.measures import BertScore
 from parallelbench.tasks.text.source import LEVELS
@@ -45,7 +46,7 @@ class Suite(Knobs):
         """The tasks in order. Raises ValueError for an unknown name, a repeated task, an empty suite, or a text task
         whose grammar backend or BERTScore model is not there."""
         check_grammar(self.grammar)
-        known: dict[str, Task] = {**builtin_tasks(self.lengths), **text_tasks()}
+        known: dict[str, Task] = {**builtin_tasks(self.lengths), **text_tasks(), **vision_tasks()}
         for task in self.tasks:
             if isinstance(task, str) and task not in known:
                 raise ValueError(f"unknown task {task!r}; choose among {', '.join(known)}")

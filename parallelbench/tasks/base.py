@@ -28,7 +28,7 @@ class Sample(Knobs):
 
     id: str
     task: str
-    messages: Sequence[Mapping[str, str]]
+    messages: Sequence[Mapping[str, Any]]
     data: Mapping[str, Any]
     target: str
     gen_len: Count = 64
@@ -90,9 +90,17 @@ def common(a: Sequence[str], b: Sequence[str]) -> int:
     return sum(x == y for x, y in zip(a, b, strict=False))
 
 
-def question(messages: Sequence[Mapping[str, str]]) -> str:
+def said(message: Mapping[str, Any]) -> str:
+    """What a chat message says, with [image] in place of a picture."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] if part["type"] == "text" else "[image]" for part in content)
+
+
+def question(messages: Sequence[Mapping[str, Any]]) -> str:
     """What the user says in a chat: the text that `is_held_out` is asked about."""
-    return "\n".join(message["content"] for message in messages if message["role"] == "user")
+    return "\n".join(said(message) for message in messages if message["role"] == "user")
 
 
 def is_held_out(prompt: str) -> bool:

@@ -32,9 +32,10 @@ def make_part(config: DictConfig) -> Any:
 
 def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
     """The settings that identify a run. Those left out may change for a run that exists: where its numbers go, and how
-    many of its samples are traced."""
+    many of its samples are traced. A template that is none came later than the first runs."""
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
-    return {key: value for key, value in public_paths(resolved).items() if key not in ("sink", "traces")}
+    left_out = ("sink", "traces", *(["template"] if resolved.get("template") is None else []))
+    return {key: value for key, value in public_paths(resolved).items() if key not in left_out}
 
 
 @contextmanager

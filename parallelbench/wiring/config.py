@@ -1,7 +1,7 @@
 """From a composed config to a checked job, and one job of a sweep from its start to its outcome."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -39,7 +39,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Settings(Knobs):
-    """The plain keys of conf/run.yaml. null: each sample's own budget, the whole response, a folder by its config."""
+    """The plain keys of conf/run.yaml. null: each sample's own budget, the whole response, masks alone, a folder by its
+    config."""
 
     limit: Count
     seed: Seed
@@ -47,6 +48,7 @@ class Settings(Knobs):
     gen_length: Count | None
     block_length: Count | None
     traces: Number
+    template: Sequence[str | Count] | str | None
     out_dir: str | None
 
 
@@ -94,7 +96,8 @@ def build_sinks(config: DictConfig) -> Sinks:
 
 def build_generator(config: DictConfig) -> Generator:
     """The generator that a config describes. Raises ValueError, or Hydra's errors, for what is wrong with it."""
-    Settings(**{str(key): config[key] for key in config if key in Settings.__annotations__})
+    plain = OmegaConf.to_container(OmegaConf.masked_copy(config, list(Settings.__annotations__)), resolve=True)
+    settings = Settings(**cast(dict[str, Any], plain))
     return make_generator(
         _model(OmegaConf.to_yaml(config.model, resolve=True)),
         make_part(config.decoder),
@@ -102,6 +105,7 @@ def build_generator(config: DictConfig) -> Generator:
         stop=make_part(config.stop),
         block_len=config.block_length,
         seed=config.seed,
+        template=settings.template,
     )
 
 

@@ -1,6 +1,7 @@
 """What a recorded reference does that our decoders do not (its model, caches, quirks), and our parts for a trace."""
 
 import json
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from decoders import (
     Credit,
     Decoder,
     Dilated,
+    Dimple,
     DreamSchedule,
     EntropyBound,
     EntropyThreshold,
@@ -50,6 +52,7 @@ from decoders.types import Candidates, CommitRule, Confidence, Memory, Shape, Vi
 from dllm.cache import BlockCache, CacheStrategy, Plan, SubBlockCache, WindowCache
 from dllm.guidance import Guided
 from dllm.spec import ModelSpec
+from dllm.vision.pictures import Picture
 
 CACHES = {
     "gen": NO_CACHE,
@@ -209,6 +212,27 @@ def window(group: str, p: dict) -> int:
     return p["gen_length"] if group in ("klass", "klass_dream") else p.get("block_length", p["gen_length"])
 
 
+def shown(folder: Path, group: str, trace: dict, model: Any) -> list[list[int]]:
+    """The prompts, whose columns of a recorded picture are that picture's."""
+    image = trace.get("extra", {}).get("image")
+    if image is None:
+        return trace["prompt_ids"]
+    (prompt,) = trace["prompt_ids"]
+    recorded = load_file(folder / group / image)
+    return [pictured(model, prompt, recorded["pixel_values"], recorded["image_grid_thw"])]
+
+
+def pictured(model: Any, prompt: list[int], patches: Tensor, grids: Tensor) -> list[int]:
+    """A prompt with pictures in place of its runs of image tokens."""
+    token, merged = model.backbone.config.image_token_id, model.backbone.config.vision_config.spatial_merge_size
+    pieces = patches.split([math.prod(grid) for grid in grids.tolist()])
+    columns = []
+    for piece, (_, height, width) in zip(pieces, grids.tolist(), strict=True):
+        columns += model.album.add(Picture(piece, height // merged, width // merged))
+    fresh = iter(columns)
+    return [next(fresh) if one == token else one for one in prompt]
+
+
 def answer_lengths(group: str, p: dict, prompts: list[list[int]]) -> list[int]:
     """Columns to decode after each prompt. Fast-dLLM v2 makes whole blocks of 32 from the longest prompt on, and the
     token that the last one's own forward gives."""
@@ -235,6 +259,8 @@ def translate(folder: Path, group: str, trace: dict) -> tuple[Any, Decoder, Cach
 
 def common_params(group: str, p: dict) -> dict:
     """A trace's parameters by the names that most references have for them."""
+    if group == "dimple":
+        return {**p, "gen_length": p["max_new_tokens"]}
     if group != "freedave":
         return p
     kept = {key: value for key, value in p.items() if key not in ("_fn", "use_cache", "dual_cache", "decoding_steps")}
@@ -243,6 +269,8 @@ def common_params(group: str, p: dict) -> dict:
 
 
 def _cache(group: str, p: dict) -> CacheStrategy:
+    if group == "dimple":
+        return WindowCache(None, None, freeze_prompt=True) if p["use_cache"] else NO_CACHE
     if group == "fastdllm_v2":
         return SubBlockCache(first_token=True) if p["use_block_cache"] else BlockCache(first_token=True)
     if p.get("vicinity"):
@@ -365,7 +393,20 @@ def _freedave(folder: Path, p: dict) -> Decoder:
     return Decoder(FixedK(1), confidence="left_to_right" if p.get("alg_temp") == -1 else "prob")
 
 
+def _dimple(folder: Path, p: dict) -> Decoder:
+    orders: dict[str, Confidence] = {"autoregressive": "left_to_right", "maskgit_plus": "prob", **ORDER}
+    order, alone = orders[p["alg"]], p["alg"] == "autoregressive"
+    if p["decoding_pipeline"] == "dream":
+        rule = FixedK(1) if alone else DreamSchedule(p["steps"])
+        return Decoder(rule, confidence=order, at_least_one=alone)
+    above = "confidence" if order in ("margin", "entropy") else "prob"
+    never = 2.0  # above every probability
+    rule = Dimple(p.get("alg_p_threshold") or never, p["steps"], above=above, fallback="one" if alone else "number")
+    return Decoder(rule, confidence=order)
+
+
 METHODS: dict[str, Callable[[Path, dict], Decoder]] = {
+    "dimple": _dimple,
     "dus": _dus,
     "eb": _eb,
     "fastdllm_v2": _fast_dllm_v2,

@@ -12,7 +12,8 @@ from torch import Tensor
 import dllm
 from dllm.cache import Plan
 from dllm.spec import ModelSpec
-from tests.golden.adapters import TableModel
+from dllm.vision.pictures import is_picture, number_of
+from tests.golden.adapters import TableModel, pictured
 
 CLOSE = 1e-4  # the largest difference of a logit
 
@@ -77,6 +78,23 @@ def check_logits(folder: Path, group: str, name: str) -> str | None:
             stop = first + recorded[new].shape[1]
             canvas[:, first:stop] = recorded[new]
             pairs[expected] = (forward(model, canvas, kv, first, stop), recorded[expected])
+    return first_difference(pairs)
+
+
+def check_dimple_logits(folder: Path, group: str, name: str) -> str | None:
+    """Text, and text with pictures, whose features are the recorded ones too."""
+    about = json.loads((folder / group / f"{name}.json").read_text())
+    recorded = load_file(folder / group / f"{name}.safetensors")
+    model: Any = dllm.load(folder / "models" / about["model"])
+    model.spec = replace(model.spec, shift=0)  # the recordings are not shifted
+    prompt = recorded["image.ids"][0].tolist()
+    ids = torch.tensor([pictured(model, prompt, recorded["image.pixel_values"], recorded["image.grid_thw"])])
+    pairs = {
+        case: (forward(model, canvas, start(model, canvas), 0, canvas.shape[1]), recorded[f"{case}.logits"])
+        for case, canvas in (("text", recorded["text.ids"]), ("image", ids))
+    }
+    numbers = list(dict.fromkeys(number_of(ids[is_picture(ids)]).tolist()))
+    pairs["features"] = (torch.cat([model.album[number].features for number in numbers]), recorded["image.projected"])
     return first_difference(pairs)
 
 

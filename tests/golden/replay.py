@@ -21,8 +21,8 @@ from decoders import decode
 from decoders.state import DecodeState
 from decoders.types import Update, View
 from decoders.verified.ahead import decode_ahead
-from tests.golden.adapters import STAND_INS, answer_lengths, common_params, translate, window
-from tests.golden.numbers import check_block_logits, check_logits, check_training
+from tests.golden.adapters import STAND_INS, answer_lengths, common_params, shown, translate, window
+from tests.golden.numbers import check_block_logits, check_dimple_logits, check_logits, check_training
 from tests.golden.selection import check_file, replay_selection
 
 GROUPS = {  # those that adapters.translate knows
@@ -31,11 +31,11 @@ GROUPS = {  # those that adapters.translate knows
     "dinfer_blockwise", "dinfer_credit_state", "dinfer_fastdllm", "dinfer_hierarchy_fn", "dinfer_vicinity",
     "dllm_dream_plain", "dparallel_dream", "dparallel_llada", "fastdllm_dream_block", "fastdllm_dream_plain",
     "fastdllm_llada", "fastdllm_llada_f6b35ec", "freedave", "learn2pd", "logits", "mlgsai_llada", "parallelbench_dream",
-    "parallelbench_rcr", "parallelbench_remdm",
+    "parallelbench_rcr", "parallelbench_remdm", "dimple", "dimple_logits",
 }  # fmt: skip
 
 
-LATER = {"d2f", "dimple", "dimple_logits", "huginn_ar", "huginn_diffusion", "huginn_logits"}
+LATER = {"d2f", "huginn_ar", "huginn_diffusion", "huginn_logits"}
 # oddities that are decodes like those of another group
 EDGES = {
     "f6b35ec_prefix_low_threshold": "fastdllm_llada_f6b35ec",
@@ -98,6 +98,7 @@ NOT_REPLAYED: list[tuple[str, Callable[[dict], bool], str]] = [
 
 NUMBERS = {
     "logits": check_logits,
+    "dimple_logits": check_dimple_logits,
     "fastdllm_v2_logits": check_block_logits,
     "fastdllm_v2_train": check_training,
 }
@@ -111,7 +112,7 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
     model, decoder, cache, stop = translate(folder, group, trace)
     parts = (model, cache, stop, decoder.rule, decoder.revise)
     ours_alone = not any(type(part) in STAND_INS for part in parts)
-    p, prompts = trace["params"], trace["prompt_ids"]
+    p, prompts = trace["params"], shown(folder, group, trace, model)
     output = trace.get("output_canvas") or trace["output_ids"]
     lengths = answer_lengths(group, p, prompts)
     ours: list[Changes] = [[] for _ in prompts]

@@ -1,0 +1,1 @@
+"""Families that keep the layout of a causal LM of transformers, under a model_type of their own."""

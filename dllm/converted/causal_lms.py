@@ -1,0 +1,62 @@
+"""A2D and Nemotron-Labs-Diffusion: causal LMs of transformers, trained on to look both ways.
+
+Their config.json is that of the causal LM, with another model_type and a few fields that are about training.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import Ministral3Config, PreTrainedConfig
+
+from dllm.spec import ModelSpec
+
+Config = Mapping[str, Any]
+NOT_ITS_OWN = ("model_type", "architectures", "auto_map", "bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def a2d_config(kind: type[PreTrainedConfig]) -> Callable[[Config], PreTrainedConfig]:
+    """A2D models (github.com/ZHZisZZ/dllm; OPDLM, arXiv 2606.06712) are those of a stock class, bidirectional."""
+
+    def config(raw: Config) -> PreTrainedConfig:
+        if raw.get("use_sliding_window"):
+            raise ValueError("use_sliding_window=true, which no published checkpoint of this family has (false)")
+        return kind.from_dict({name: value for name, value in raw.items() if name not in NOT_ITS_OWN})
+
+    return config
+
+
+def a2d_spec(mask_id: int | None) -> Callable[[Config], ModelSpec]:
+    """Row i predicts token i. mask_id: where the config has none, the first id behind the vocabulary of the causal LM;
+    None where the config must name it.
+
+    Blocks are not in the config. Models that were trained with some (bd3lm: 32, OPDLM: 4) want `spec.block`.
+    """
+
+    def spec(raw: Config) -> ModelSpec:
+        mask = raw["mask_token_id"] if mask_id is None else raw.get("mask_token_id") or mask_id
+        eos = _ids(raw["eos_token_id"])
+        eos_ids = (151643, 151645) if set(eos) <= {151643, 151645} else eos
+        return ModelSpec(mask, eos_ids, raw.get("pad_token_id") or eos_ids[0])
+
+    return spec
+
+
+def nemotron_config(raw: Config) -> Ministral3Config:
+    """Nemotron-Labs-Diffusion (arXiv 2607.05722) is Ministral 3."""
+    if raw.get("sliding_window") is not None:
+        raise ValueError(f"sliding_window={raw['sliding_window']}: local attention is not supported")
+    names = vars(Ministral3Config())
+    same = {name: value for name, value in raw.items() if name in names and name not in NOT_ITS_OWN}
+    return Ministral3Config(**{**same, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None})
+
+
+def nemotron_spec(raw: Config) -> ModelSpec:
+    """Row i predicts token i, and the context is causal. Deviations: blocks lie on the canvas' grid and not behind the
+    prompt; within a block, tokens before its first MASK do not look ahead."""
+    eos = _ids(raw["eos_token_id"])
+    pad_id, block = raw.get("pad_token_id") or eos[0], raw.get("block_size") or 32
+    return ModelSpec(raw["mask_token_id"], eos, pad_id, block=block, context_causal=True)
+
+
+def _ids(value: int | list[int]) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)

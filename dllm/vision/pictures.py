@@ -1,0 +1,132 @@
+"""Pictures of chat messages, and how a prompt of token ids shows them.
+
+A picture stands in a prompt as columns of a grid, row by row. Each column has an id beyond every vocabulary, which
+tells the picture (a hash of its patches), the row and the column:
+
+    bit 60      always 1
+    bits 22-59  the picture
+    bits 11-21  the row
+    bits 0-10   the column
+
+So a canvas says all that its rotary positions need, whichever rows are moved, copied or decoded together; equal
+pictures have equal ids, and random numbers that are made of a prompt stay the same.
+"""
+
+import base64
+import binascii
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+FIRST = 1 << 60
+SIDE = 11  # bits of a row or a column
+KEPT = 1024  # pictures that a model holds; the one not shown for the longest time goes first
+DATA_URL = "data:image/"
+
+
+@dataclass
+class Picture:
+    """patches: `[P, D]` as the vision half takes them. rows, columns: of its grid in a prompt. features: `[rows *
+    columns, width]`, once they are computed."""
+
+    patches: Float[Tensor, "P D"]
+    rows: int
+    columns: int
+    number: int = field(init=False)
+    features: Float[Tensor, "N W"] | None = None
+
+    def __post_init__(self) -> None:
+        if max(self.rows, self.columns) >= 1 << SIDE:
+            raise ValueError(f"a picture of {self.rows} x {self.columns} columns; give one below {1 << SIDE} a side")
+        shape = f"{self.rows} {self.columns}".encode()
+        digest = hashlib.blake2b(self.patches.contiguous().numpy().tobytes() + shape, digest_size=8).digest()
+        self.number = int.from_bytes(digest, "big") >> (64 - (60 - 2 * SIDE))
+
+    @property
+    def ids(self) -> list[int]:
+        """The columns of a prompt that show it."""
+        first = FIRST | self.number << 2 * SIDE
+        return [first | row << SIDE | column for row in range(self.rows) for column in range(self.columns)]
+
+
+class Album:
+    """The pictures that prompts of late have shown."""
+
+    def __init__(self) -> None:
+        self._pictures: dict[int, Picture] = {}
+
+    def add(self, picture: Picture) -> list[int]:
+        """The ids of its columns."""
+        self._pictures[picture.number] = self._pictures.pop(picture.number, picture)
+        while len(self._pictures) > KEPT:
+            del self._pictures[next(iter(self._pictures))]
+        return picture.ids
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._pictures
+
+    def __getitem__(self, number: int) -> Picture:
+        return self._pictures[number]
+
+
+def is_picture(ids: Any) -> Any:
+    """Whether an id, or each of a tensor, is a picture's column."""
+    return ids >= FIRST
+
+
+def number_of(ids: Any) -> Any:
+    """The picture that an id, or each of a tensor, belongs to."""
+    return (ids - FIRST) >> 2 * SIDE
+
+
+def row_of(ids: Any) -> Any:
+    return (ids >> SIDE) & ((1 << SIDE) - 1)
+
+
+def column_of(ids: Any) -> Any:
+    return ids & ((1 << SIDE) - 1)
+
+
+def rotary_positions(tokens: Int[Tensor, "R T"]) -> Int[Tensor, "3 R T"]:
+    """Time, height and width of each column (Qwen2-VL, arXiv 2409.12191). In text all three count on. A picture takes
+    one time; its height and width count its grid; text behind it goes on after the largest of them:
+
+        column   0  1  (0,0) (0,1) (0,2) (1,0) (1,1) (1,2)  8  9
+        time     0  1    2     2     2     2     2     2    5  6
+        height   0  1    2     2     2     3     3     3    5  6
+        width    0  1    2     3     4     2     3     4    5  6
+    """
+    shown = is_picture(tokens)
+    row, column = (torch.where(shown, part(tokens), 0) for part in (row_of, column_of))
+    begins = ~shown | (row + column == 0)  # text, or the first column of a picture
+    is_last = torch.cat([begins[:, 1:], torch.ones_like(begins[:, :1])], 1)
+    step = torch.where(shown, (torch.maximum(row, column) + 1) * is_last, 1)
+    time = step.cumsum(1) - step
+    return torch.stack([time, time + row, time + column])
+
+
+def read_picture(part: Mapping[str, Any]) -> Image.Image:
+    """The picture of a message's part `{"type": "image", "image": PICTURE}`: a PIL image, a file's name, or the text
+    of a data URL. Raises ValueError for any other, and for one that cannot be read."""
+    given = part.get("image", part.get("path"))
+    if isinstance(given, Image.Image):
+        return given.convert("RGB")
+    if given is None:
+        raise ValueError('a message has an image without a picture; give {"type": "image", "image": FILE}')
+    name = str(given) if len(str(given)) <= 80 else f"{str(given)[:77]}..."
+    try:
+        if str(given).startswith(DATA_URL):
+            given = io.BytesIO(base64.b64decode(str(given).partition("base64,")[2], validate=True))
+        with Image.open(given) as image:
+            return image.convert("RGB")
+    except (OSError, ValueError, AttributeError, binascii.Error, UnidentifiedImageError, Image.DecompressionBombError):
+        raise ValueError(
+            f"the picture {name!r} cannot be read; give an image file, a PIL image or a data URL"
+        ) from None
