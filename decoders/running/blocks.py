@@ -77,7 +77,7 @@ class Flight:
         """The state with nothing to fill behind the open blocks. A block-causal model does not see those columns; a
         bidirectional one sees their MASKs."""
         columns, block = torch.arange(state.canvas.shape[1], device=state.canvas.device), state.spec.block
-        sight = None if block is None else -(-self.end // block) * block
+        sight = None if block is None else state.spec.block_start(self.end + block - 1, state.prompt_len)
         return replace(state, free=state.free & (columns < self.end[:, None]), sight=sight)
 
     def slots(self, part: DecodeState) -> DecodeState:
@@ -111,9 +111,7 @@ class Flight:
         """Writes an update of the slots into the rows, and lowers their live ends. A stop rule looks at a block once
         all before it are complete."""
         slots.apply_(view.tokens, view.live, update)
-        canvas, fresh, at = (
-            t.unflatten(0, self.steps.shape) for t in (slots.canvas, slots.fresh, slots.committed_at)
-        )
+        canvas, fresh, at = (t.unflatten(0, self.steps.shape) for t in (slots.canvas, slots.fresh, slots.committed_at))
         state.canvas = canvas.gather(1, fresh.int().argmax(1, keepdim=True))[:, 0]
         state.fresh, state.committed_at = fresh.any(1), at.amax(1)
         slots = replace(slots, canvas=state.canvas.repeat_interleave(self.num_slots, 0))
