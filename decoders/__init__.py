@@ -26,7 +26,7 @@ from decoders.rules.oracle import Oracle
 from decoders.rules.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
 from decoders.rules.segments import Hierarchical
 from decoders.running.blocks import RunningSet
-from decoders.running.loop import decode_running
+from decoders.running.flight import decode_running
 from decoders.slowfast import SlowFast
 from decoders.soft import Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos

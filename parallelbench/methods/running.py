@@ -5,7 +5,7 @@ from functools import partial
 
 from conf.knobs import Knobs
 from decoders import Decoder, RunningSet, StopRule, decode_running
-from decoders.running.loop import check_running
+from decoders.running.flight import check_running
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from parallelbench.run.generator import DiffusionGenerator, Generator
