@@ -26,6 +26,8 @@ from decoders.rules.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFi
 from decoders.rules.oracle import Oracle
 from decoders.rules.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
 from decoders.rules.segments import Hierarchical
+from decoders.running.blocks import RunningSet
+from decoders.running.flight import decode_running
 from decoders.slowfast import SlowFast
 from decoders.soft import SelfDoubt, Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos

@@ -73,7 +73,8 @@ class Decoder(Knobs):
         of_rule = next(parts)
         write = self.rule(view, candidates, of_rule) & view.masked
         if self.at_least_one:
-            write = write | surest(candidates.confidence, view.masked & ~write.any(1, keepdim=True))
+            idle = ~write.any(1) if view.forced is None else view.forced & ~write.any(1)
+            write = write | surest(candidates.confidence, view.masked & idle[:, None])
         update = Update(candidates.tokens, write)
         if self.revise is not None:
             update = self.revise(view, candidates, write, next(parts))

@@ -91,7 +91,8 @@ class DecodeState:
         """The state before the first step. responses: MASK where a token is wanted; any other id is fixed."""
         prompt_len = torch.tensor([len(prompt) for prompt in prompts])
         gen_len = torch.tensor([len(response) for response in responses])
-        start = prompt_len if spec.block is None else prompt_len // block_len * block_len
+        on_grid = spec.block is not None and not spec.prompt_block
+        start = prompt_len // block_len * block_len if on_grid else prompt_len
         end = prompt_len + gen_len
         # every window, also a last one cut short by `end`, lies inside the canvas
         num_windows = (end - start + block_len - 1) // block_len

@@ -50,7 +50,7 @@ class BlockEos(StopRule):
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
         block = state.spec.block or state.window
-        start = state.start if state.spec.block is None else state.start // block * block
+        start = state.start if state.spec.block is None else state.spec.block_start(state.start, state.prompt_len)
         columns = torch.arange(state.canvas.shape[1], device=state.canvas.device)
         inside = (columns >= torch.maximum(start, state.prompt_len)[:, None]) & (columns < (start + block)[:, None])
         inside = inside & (columns < state.end[:, None]) & ~state.done[:, None]

@@ -45,6 +45,7 @@ class View:
     spec: the model's special ids.
     shadow: the probability of each present token where the model cannot see it. Set if a part declares `needs_shadow`.
     reference: what one token per forward would write here. Set if a part declares `needs_reference`.
+    forced: rows that must commit when their rule commits nothing. None: all.
     """
 
     tokens: Int[Tensor, "B W"]
@@ -56,6 +57,7 @@ class View:
     spec: ModelSpec
     shadow: Float[Tensor, "B W"] | None = None
     reference: Int[Tensor, "B W"] | None = None
+    forced: Bool[Tensor, " B"] | None = None
 
 
 @dataclass(frozen=True)

@@ -274,7 +274,7 @@ def _visible_end(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
     """The first column that the window cannot see: the live end, or the end of the window's block."""
     if spec.block is None:
         return progress.end
-    return np.minimum(progress.end, -(-progress.stop // spec.block) * spec.block)
+    return np.minimum(progress.end, spec.block_start(progress.stop + spec.block - 1, progress.prompt_len))
 
 
 def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[np.ndarray, " B"]:
@@ -286,16 +286,14 @@ def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[np.
 
 def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
     """Columns to compute on entering a window (from the block of the window before on), and inside it (its block)."""
-    assert spec.block is not None
     begin, end = _block_start(progress, spec), _visible_end(progress, spec)
-    entry = progress.between(progress.previous // spec.block * spec.block, end)
+    entry = progress.between(spec.block_start(progress.previous, progress.prompt_len), end)
     return entry, progress.between(begin - spec.shift, end)
 
 
 def _block_start(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
     """The first column of the window's block."""
-    assert spec.block is not None
-    return progress.start // spec.block * spec.block
+    return spec.block_start(progress.start, progress.prompt_len)
 
 
 def _finish(progress: Progress, spec: ModelSpec, step: int = 0) -> Bool[np.ndarray, " B"]:
@@ -308,9 +306,8 @@ def _finish(progress: Progress, spec: ModelSpec, step: int = 0) -> Bool[np.ndarr
 def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[np.ndarray, " B"]) -> Iterator[Plan]:
     """Forwards of the chosen rows over the block before (at first over all blocks of the prompt). They ask for the
     window's first column where that begins a block."""
-    assert spec.block is not None
     begin = _block_start(progress, spec)
-    before = progress.between(progress.previous // spec.block * spec.block, begin)
+    before = progress.between(spec.block_start(progress.previous, progress.prompt_len), begin)
     for number, some in ((1, chosen & (begin == progress.start)), (0, chosen & (begin < progress.start))):
         rows = np.flatnonzero(some)
         if len(rows):

@@ -1,5 +1,6 @@
 """K/V by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -54,12 +55,16 @@ class ColumnCache(Cache):
     """The K/V of one decode call.
 
     positions: RoPE position of each canvas column, `[B, T]`.
+    prompt_len: of each row, for masks that depend on it.
     rows, columns: where the next forward's keys and values belong; set by `at`.
     """
 
-    def __init__(self, num_layers: int, positions: Int[Tensor, "B T"]) -> None:
+    def __init__(
+        self, num_layers: int, positions: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"] | None = None
+    ) -> None:
         super().__init__(layers=[_ColumnLayer(self) for _ in range(num_layers)])
         self.positions = positions
+        self.prompt_len = torch.zeros_like(positions[:, 0]) if prompt_len is None else prompt_len
         self.rows: Int[Tensor, " R"] | None = None
         self.columns: Int[Tensor, "R Q"] = positions.new_empty((0, 0))
 

@@ -81,7 +81,8 @@ class DiffusionLM(nn.Module):
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
         scalings = {name: m.scaling for name, m in self.backbone.named_modules() if isinstance(m, LoraLayer)}
         drafts = ("context_causal", self.gate is not None) if self.spec.context_causal else ()
-        return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *drafts))
+        grid = ("prompt_block",) if self.spec.prompt_block else ()
+        return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *drafts, *grid))
 
     @property
     def device(self) -> torch.device:
@@ -125,7 +126,7 @@ class DiffusionLM(nn.Module):
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache | None:
         """An empty cache for canvases of `length` columns. Raises ValueError when that is more than `max_length`."""
         self._check_length(length)
-        return ColumnCache(self.backbone.config.num_hidden_layers, self.positions(prompt_len, length))
+        return ColumnCache(self.backbone.config.num_hidden_layers, self.positions(prompt_len, length), prompt_len)
 
     def logits(
         self,
@@ -151,15 +152,15 @@ class DiffusionLM(nn.Module):
         assert kv is not None
         rows = None if plan.all_rows else plan.rows
         pick = (lambda t: t) if rows is None else (lambda t: t[rows])
-        tokens, row_end, positions = pick(canvas), pick(end), pick(kv.positions)
+        tokens, row_end, positions, prompt_len = pick(canvas), pick(end), pick(kv.positions), pick(kv.prompt_len)
         embeds = self._embed(tokens, plan.query, row_end, soft)
         drafted = self._drafted(tokens, plan.query, row_end)
         if plan.keep:
-            mask, store = self._attention_mask(plan.query, row_end, tokens.shape[1], drafted), kv.at(rows, plan.query)
+            keys, store = tokens.shape[1], kv.at(rows, plan.query)
         else:  # attend to the query alone, once to a column that a shorter row repeats
             repeated = _arange_like(plan.query) >= plan.num_queried[:, None]
-            keys = plan.query.masked_fill(repeated, tokens.shape[1])
-            mask, store = self._attention_mask(plan.query, row_end, keys, drafted), None
+            keys, store = plan.query.masked_fill(repeated, tokens.shape[1]), None
+        mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
 
         # where in the query each wanted column's hidden state is
@@ -176,7 +177,7 @@ class DiffusionLM(nn.Module):
         end = torch.full_like(prompt_len, length) if end is None else end
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
         drafted = self._drafted(canvas, columns, end)
-        mask = self._attention_mask(columns, end, length, drafted)
+        mask = self._attention_mask(columns, end, length, prompt_len, drafted)
         embeds, positions = self._embed(canvas, columns, end), self.positions(prompt_len, length)
         hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
@@ -185,8 +186,8 @@ class DiffusionLM(nn.Module):
         """`count` canvas columns of each row, from the start of the block in which its response begins. Raises
         ValueError for a model without blocks."""
         block = self.spec.block
-        if block is None:
-            raise ValueError("a model without blocks has no response blocks; set spec.block")
+        if block is None or self.spec.prompt_block:
+            raise ValueError("response blocks lie on a grid from column 0; set spec.block without prompt_block")
         return prompt_len[:, None] // block * block + torch.arange(count, device=prompt_len.device)
 
     def two_stream_logits(
@@ -263,8 +264,8 @@ class DiffusionLM(nn.Module):
         positions = torch.cat([positions, positions.gather(1, want)], dim=1)
         # keys: the canvas, without a shadow's own column (and those whose input mix holds its token), then the shadows
         hidden_from = (columns[:, None] - want[..., None]).abs() <= self.spec.mix
-        to_canvas = self._attention_mask(want, end, length) & ~hidden_from[:, None]
-        to_canvas = torch.cat([self._attention_mask(columns, end, length), to_canvas], dim=2)
+        to_canvas = self._attention_mask(want, end, length, prompt_len) & ~hidden_from[:, None]
+        to_canvas = torch.cat([self._attention_mask(columns, end, length, prompt_len), to_canvas], dim=2)
         apart = (want[:, :, None] - want[:, None]).abs()
         to_shadows = ((apart == 0) | (apart > self.spec.mix))[:, None]
         to_shadows = nn.functional.pad(to_shadows, (0, 0, length, 0))
@@ -329,7 +330,7 @@ class DiffusionLM(nn.Module):
         return query >= first[:, None]
 
     def _attention_mask(
-        self, query: Tensor, end: Tensor, keys: Tensor | int, drafted: Tensor | None = None
+        self, query: Tensor, end: Tensor, keys: Tensor | int, prompt_len: Tensor, drafted: Tensor | None = None
     ) -> Bool[Tensor, "R 1 Q K"]:
         """keys: the columns attended to, `[R, K]`, or how many from the first. drafted: the query columns that look
         ahead."""
@@ -337,7 +338,9 @@ class DiffusionLM(nn.Module):
             keys = torch.arange(keys, device=query.device)[None]
         allowed = (keys < end[:, None])[:, None, :]
         if self.spec.block is not None:
-            allowed = allowed & (keys[:, None] // self.spec.block <= query[..., None] // self.spec.block)
+            grid = self.spec.grid(prompt_len)[:, None, None]
+            of_key, of_query = ((c - grid).clamp(min=-1) // self.spec.block for c in (keys[:, None], query[..., None]))
+            allowed = allowed & (of_key <= of_query)
         if drafted is not None:
             allowed = allowed & (drafted[..., None] | (keys[:, None] <= query[..., None]))
         return allowed.expand(-1, query.shape[1], -1)[:, None]

@@ -6,14 +6,16 @@ from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
+import numpy as np
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from conf.knobs import Count, Knobs, Number
 
 SPEC_FILE = "dllm.json"
+Columns = TypeVar("Columns", Tensor, np.ndarray)  # column numbers, on the device or on the host
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class ModelSpec(Knobs):
     context_causal: whether, in a model with blocks, only drafted columns look ahead. A row's drafted columns are its
         first MASK and all behind it. Those before are settled: they attend only to columns before them, and are what
         they are in a causal LM. For example [A B M C] in one block: A and B are settled, M and C see all four.
+    prompt_block: whether, in a model with blocks, the prompt is a block of its own, behind which the grid begins (D2F).
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
         the distance from a prompt's start to its response constant.
     mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.layers.NeighbourMix`).
@@ -40,6 +43,7 @@ class ModelSpec(Knobs):
     shift: Literal[0, 1] = 0
     block: Count | None = None
     context_causal: bool = field(default=False, repr=False)  # models saved before had none: `identity` names it
+    prompt_block: bool = field(default=False, repr=False)
     response_position: Number | None = None
     mix: Literal[0, 1] = 0
     kv: bool = True
@@ -54,6 +58,18 @@ class ModelSpec(Knobs):
             raise ValueError(f"mask_id={self.mask_id} is also EOS or PAD; a dLLM needs a mask token of its own")
         if self.context_causal and self.block is None:
             raise ValueError("context_causal=true needs a model with blocks; set spec.block")
+        if self.prompt_block and (self.block is None or self.context_causal):
+            raise ValueError("prompt_block=true needs a model with blocks and without context_causal; set spec.block")
+
+    def grid(self, prompt_len: Columns) -> Columns:
+        """The column at which the grid of blocks begins, for prompts of these lengths."""
+        return prompt_len if self.prompt_block else prompt_len * 0
+
+    def block_start(self, columns: Columns, prompt_len: Columns) -> Columns:
+        """The first column of the block that holds each of these columns, none of them inside a prompt's own block."""
+        assert self.block is not None
+        grid = self.grid(prompt_len)
+        return (columns - grid) // self.block * self.block + grid
 
     def check_vocab(self, vocab_size: int) -> None:
         """Raises ValueError when a special id does not fit the vocabulary."""

@@ -9,6 +9,7 @@ from typing import Any
 
 PUBLIC = {
     "parallelbench.methods.autoregressive": ("Autoregressive",),
+    "parallelbench.methods.running": ("Running",),
     "parallelbench.methods.verified": ("FreeDave", "LinearSpec", "LoPA", "PromptLookup", "SelfSpec"),
     "parallelbench.training.mixture": ("TaskMixture",),
     "parallelbench.methods.diffusion_forcing": ("DiffusionForcing",),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+LATER = re.findall(r'"(\w+)"', re.findall(r"^LATER = .*$", (GOLDEN / "replay.py").read_text(), re.MULTILINE)[0])
 
 
 def replay(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -29,11 +30,11 @@ def test_recordings_replay() -> None:
 
 def test_what_is_not_built_counts_apart(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "models", tmp_path / "models")
-    for group in ("d2f", "unheard_of", "wino_edge"):
+    for group in (*LATER, "unheard_of", "wino_edge"):
         (tmp_path / group).mkdir()
         (tmp_path / group / "case.json").write_text("{}")
     done = replay(tmp_path)
-    assert done.stdout.splitlines()[-1] == "0 passed (0 with stand-ins), 0 failed, 2 skipped, 1 later"
+    assert done.stdout.splitlines()[-1] == f"0 passed (0 with stand-ins), 0 failed, 2 skipped, {len(LATER)} later"
     assert done.returncode == 0
 
 

@@ -60,7 +60,9 @@ class Prefix(CommitRule):
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         unsure = view.masked & (candidates.confidence < self.tau)
-        return view.masked & (unsure.cumsum(1) - unsure.long() == 0)
+        ahead = unsure.cumsum(1)  # how many stand up to here
+        may = 1 if view.forced is None else view.forced.long()[:, None]
+        return view.masked & (ahead - unsure.long() == 0) & (ahead <= may)
 
 
 @dataclass(frozen=True)

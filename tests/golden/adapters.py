@@ -188,14 +188,38 @@ class StaleSuffix:
         return self.model.logits(canvas, plan, want, end=self.attended, kv=kv)
 
 
-STAND_INS = (DelayingThreshold, FillEos, StaleSuffix)  # parts that only this replay has
+@dataclass(frozen=True)
+class ProbThreshold(CommitRule):
+    """D2F's other orders: its threshold is on the probability, and the surest is that of the decoder's own measure."""
+
+    tau: float
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Tensor:
+        return view.logits.top_prob() > self.tau
+
+
+@dataclass(frozen=True)
+class FinishOpen(StopRule):
+    """D2F's end: the blocks that are open when an EOS comes are filled, also those behind it, and no other."""
+
+    def __call__(self, state: DecodeState) -> Tensor:
+        columns = torch.arange(state.canvas.shape[1])
+        ended = (state.spec.is_eos(state.canvas) & (columns >= state.prompt_len[:, None])).any(1) & ~state.done
+        return torch.where(ended, (columns * state.free).amax(1) + 1, state.end)
+
+
+STAND_INS = (DelayingThreshold, FillEos, StaleSuffix, ProbThreshold, FinishOpen)  # parts that only this replay has
 
 
 def load_model(folder: Path, trace: dict) -> Any:
     """The trace's model with the trace's own special ids, shift and guidance."""
     eos = trace["eos_id"] if trace["eos_id"] in range(200) else 198
-    block = 32 if trace["interface"] == "fast_dllm_qwen" else None
-    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=1 if trace["shift_logits"] else 0, block=block)
+    flying = "block_add_threshold" in trace["params"]
+    if flying and trace["eos_id"] is None:  # none of its tokens keeps blocks from opening
+        eos = min(set(range(198)) - set(trace["output_ids"][0]))
+    block = 32 if trace["interface"] == "fast_dllm_qwen" else trace["params"]["block_size"] if flying else None
+    shift = 1 if trace["shift_logits"] else 0
+    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=shift, block=block, prompt_block=flying)
     model: Any = (
         TableModel(folder / "models" / trace["model"], spec)
         if trace["model"].startswith("table")
@@ -250,6 +274,8 @@ def translate(folder: Path, group: str, trace: dict) -> tuple[Any, Decoder, Cach
         stop = StrictEos() if p["_fn"] == "generate" else BlockEos()
     if group == "dinfer_fastdllm" and p.get("early_stop"):
         stop = FillEos(cached=bool(p.get("use_cache")))
+    if group == "d2f" and trace["eos_id"] is not None:
+        stop = FinishOpen()
     decoder = _decoder(folder, group, p)
     if group == "learn2pd" and p["_fn"] != "l2p":
         stop = Eotp("window" if p["_fn"] in ("prefix", "dual") else "query")
@@ -261,6 +287,8 @@ def common_params(group: str, p: dict) -> dict:
     """A trace's parameters by the names that most references have for them."""
     if group == "dimple":
         return {**p, "gen_length": p["max_new_tokens"]}
+    if group == "d2f":
+        return {**p, "gen_length": p["max_new_tokens"], "block_length": p["block_size"]}
     if group != "freedave":
         return p
     kept = {key: value for key, value in p.items() if key not in ("_fn", "use_cache", "dual_cache", "decoding_steps")}
@@ -273,6 +301,8 @@ def _cache(group: str, p: dict) -> CacheStrategy:
         return WindowCache(None, None, freeze_prompt=True) if p["use_cache"] else NO_CACHE
     if group == "fastdllm_v2":
         return SubBlockCache(first_token=True) if p["use_block_cache"] else BlockCache(first_token=True)
+    if group == "d2f":
+        return BlockCache()
     if p.get("vicinity"):
         before, after, warmup = p["vicinity"]
         return WindowCache(before, after, warmup=warmup + 1)  # an iteration with a refresh makes two passes
@@ -405,8 +435,16 @@ def _dimple(folder: Path, p: dict) -> Decoder:
     return Decoder(rule, confidence=order)
 
 
+def _d2f(folder: Path, p: dict) -> Decoder:
+    if p["sampling_strategy"] == "confidence":
+        return Decoder(Threshold(p["skip_threshold"] + 1e-6))  # theirs must be exceeded
+    order = {"margin_confidence": "margin", "neg_entropy": "entropy"}[p["sampling_strategy"]]
+    return Decoder(ProbThreshold(p["skip_threshold"]), confidence=order)
+
+
 METHODS: dict[str, Callable[[Path, dict], Decoder]] = {
     "dimple": _dimple,
+    "d2f": _d2f,
     "dus": _dus,
     "eb": _eb,
     "fastdllm_v2": _fast_dllm_v2,

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
-from decoders import decode
+from decoders import RunningSet, decode, decode_running
 from decoders.state import DecodeState
 from decoders.types import Update, View
 from decoders.verified.ahead import decode_ahead
@@ -26,7 +26,7 @@ from tests.golden.numbers import check_block_logits, check_dimple_logits, check_
 from tests.golden.selection import check_file, replay_selection
 
 GROUPS = {  # those that adapters.translate knows
-    "eb", "pc_sampler", "dus", "klass", "klass_dream", "slowfast", "wino", "fastdllm_v2", "fastdllm_v2_logits",
+    "d2f", "eb", "pc_sampler", "dus", "klass", "klass_dream", "slowfast", "wino", "fastdllm_v2", "fastdllm_v2_logits",
     "fastdllm_v2_train", "dus_levels",
     "dinfer_blockwise", "dinfer_credit_state", "dinfer_fastdllm", "dinfer_hierarchy_fn", "dinfer_vicinity",
     "dllm_dream_plain", "dparallel_dream", "dparallel_llada", "fastdllm_dream_block", "fastdllm_dream_plain",
@@ -35,7 +35,7 @@ GROUPS = {  # those that adapters.translate knows
 }  # fmt: skip
 
 
-LATER = {"d2f", "huginn_ar", "huginn_diffusion", "huginn_logits"}
+LATER = {"huginn_ar", "huginn_diffusion", "huginn_logits"}
 # oddities that are decodes like those of another group
 EDGES = {
     "f6b35ec_prefix_low_threshold": "fastdllm_llada_f6b35ec",
@@ -130,6 +130,9 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
             canvas[row] = new[: len(old)]
 
     loop = partial(decode_ahead, states=p["draft_steps"]) if "draft_steps" in p else decode
+    if group == "d2f":
+        running = RunningSet(None, p["block_add_threshold"], p["decoded_token_threshold"])
+        loop = partial(decode_running, running=running)
     rows = loop(
         model,
         prompts,

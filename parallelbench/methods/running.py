@@ -1,0 +1,37 @@
+"""Several blocks in flight (`decoders.running`) as decoders of a run."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from conf.knobs import Knobs
+from decoders import Decoder, RunningSet, StopRule, decode_running
+from decoders.running.flight import check_running
+from dllm.cache import CacheStrategy
+from dllm.protocols import DenoisingLM, LanguageModel
+from parallelbench.run.generator import DiffusionGenerator, Generator
+
+
+@dataclass(frozen=True)
+class Running(Knobs):
+    """A decoder with several blocks of each row in flight.
+
+    running: when blocks are opened, and which must commit. decoder: what a block commits; any without a revision or a
+        soft step.
+    """
+
+    running: RunningSet
+    decoder: Decoder
+
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        """Raises ValueError for a model, cache or stop rule that knows one block only."""
+        if not isinstance(model, DenoisingLM):
+            raise ValueError(f"a running set needs a diffusion model, and {model.name!r} is none; use model=tiny_block")
+        if block_len is None:
+            raise ValueError(
+                "block_length=null is one block for each response; give the length of one, as in block_length=32"
+            )
+        check_running(model, self.decoder, cache, stop)
+        loop = partial(decode_running, running=self.running)
+        return DiffusionGenerator(model, self.decoder, cache, stop, block_len, seed, loop)

@@ -1,0 +1,150 @@
+"""Several blocks in flight: one is today's decode, a batch decodes as its rows alone, and caches of block-causal models
+stay exact."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from conftest import make_model
+
+import dllm
+from decoders import (
+    Credit,
+    Decoder,
+    EntropyThreshold,
+    Eotp,
+    Factor,
+    FixedK,
+    Klass,
+    Never,
+    Oracle,
+    RunningSet,
+    StopRule,
+    StrictEos,
+    Threshold,
+    TokenEdit,
+    WideIn,
+    decode,
+    decode_running,
+)
+from decoders.loop import NO_CACHE
+from decoders.state import DecodeState
+from decoders.stop import BlockEos
+from decoders.types import Update, View
+from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
+from parallelbench.methods.running import Running
+from parallelbench.run.generator import make_generator
+
+PREFIX, DUAL = WindowCache(0, None), WindowCache(0, 0)
+GEN_LENS = [24, 13, 8]
+SURE = Decoder(Threshold(0.3))
+CASES = [
+    ("full", DUAL, Decoder(FixedK(2), temperature=1.0), Never()),
+    ("shifted", WindowCache(2, 3, refresh_every=2), Decoder(Threshold(0.6), transforms=(Credit(),)), Eotp("committed")),
+    ("block_causal", BlockCache(), Decoder(Threshold(0.6)), StrictEos()),
+]
+MORE = [
+    ("full", NO_CACHE, SURE, StrictEos()),
+    ("full", PREFIX, Decoder(EntropyThreshold(1.5), confidence="entropy"), BlockEos()),
+    ("mixed", NO_CACHE, Decoder(Klass(0.3, 0.5)), Never()),
+    ("block_causal", NO_CACHE, Decoder(Oracle()), Never()),
+    ("shifted_block_causal", BlockCache(), Decoder(Factor()), BlockEos()),
+    ("context_causal", NO_CACHE, Decoder(FixedK(3), confidence="left_to_right"), StrictEos()),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cache", "decoder", "stop"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+    ids=repr,
+)
+def test_one_block_is_decode_and_several_are_alike_batched_and_alone(
+    kind: str, cache: CacheStrategy, decoder: Decoder, stop: StopRule, prompts: list[list[int]]
+) -> None:
+    model = make_model(kind, 1)
+    parts = {"block_len": 4, "decoder": decoder, "cache": cache, "stop": stop, "seed": 3}
+    flying = partial(decode_running, model, **parts)
+    slow = decode(model, prompts[:3], gen_len=GEN_LENS, **parts)
+    assert flying(prompts[:3], gen_len=GEN_LENS, running=RunningSet(1)) == slow
+    rows = flying(prompts[:3], gen_len=GEN_LENS, running=RunningSet(3))
+    assert rows[:1] == flying(prompts[:1], gen_len=GEN_LENS[:1], running=RunningSet(3))
+    assert rows[1:2] == flying(prompts[1:2], gen_len=GEN_LENS[1:2], running=RunningSet(3))
+    assert sum(row.nfe for row in rows) < sum(row.nfe for row in slow)
+
+
+def test_what_the_state_machine_opens_forces_and_leaves(prompts: list[list[int]]) -> None:
+    """At most `buffer` blocks from the first unfinished one are written to, and each opens a forward after the last."""
+    model, buffer, seen = make_model("block_causal", 1), 3, []
+
+    def keep(state: DecodeState, view: View, update: Update) -> None:
+        start = int(torch.where(state.step == 0, state.previous, state.start)[0])
+        seen.append((start, (update.write & view.live)[0].nonzero()[:, 0] // 8 if start < int(state.end[0]) else None))
+
+    parts = {"block_len": 8, "gen_len": 48, "cache": BlockCache(), "stop": Never()}
+    rare = Decoder(Threshold(2.0))  # forced commits alone
+    never = {"open_at": 0.0, "force_at": 1.0}
+    running = RunningSet(buffer, **never)
+    (row,) = decode_running(model, prompts[:1], running=running, decoder=rare, on_step=keep, **parts)
+    assert row.nfe == sum(at >= 0 for at in row.committed_at) == 48  # one at a time, the first block's
+    assert all(written.tolist() == [0] for _, written in seen)
+    seen.clear()
+    every = RunningSet(buffer, open_at=0.0, force_at=0.0)
+    (row,) = decode_running(model, prompts[:1], running=every, decoder=rare, on_step=keep, **parts)
+    assert [written.tolist() for _, written in seen[:3]] == [[0], [0, 1], [0, 1, 2]]
+    assert max(int(written.max()) for _, written in seen) == buffer - 1 and row.nfe < 30
+
+
+@pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
+@pytest.mark.parametrize("prompt_block", [False, True])
+def test_block_causal_models_are_exact(kind: str, prompt_block: bool, prompts: list[list[int]]) -> None:
+    """Kept K/V change nothing, and a block that opens when the last one is full is today's."""
+    model = make_model(kind, 1)
+    model.spec = replace(model.spec, prompt_block=prompt_block)
+    parts = {"gen_len": 32, "block_len": 8, "decoder": SURE, "stop": Never()}
+    kept, fresh = (
+        decode_running(model, prompts, running=RunningSet(), cache=cache, **parts) for cache in (BlockCache(), NO_CACHE)
+    )
+    assert [replace(row, queried=0) for row in kept] == [replace(row, queried=0) for row in fresh]
+    assert sum(row.queried for row in kept) < sum(row.queried for row in fresh)
+    late = decode_running(model, prompts, running=RunningSet(open_at=1.0), cache=BlockCache(), **parts)
+    assert late == decode(model, prompts, cache=BlockCache(), **parts)
+
+
+def test_a_prompt_block_sees_itself_and_later_blocks_see_it() -> None:
+    """With a prompt of 3 and blocks of 2: | 0 1 2 | 3 4 | 5 6 |."""
+    model = make_model("block_causal")
+    model.spec = replace(model.spec, block=2, prompt_block=True)
+    canvas, prompt_len = torch.arange(7)[None], torch.tensor([3])
+    logits = model.full_logits(canvas, prompt_len)
+    for column, block in enumerate([0, 0, 0, 1, 1, 2, 2]):
+        other = canvas.clone()
+        other[0, column] = 20
+        changed = (model.full_logits(other, prompt_len) != logits).any(-1)[0]
+        assert changed.tolist() == [seen >= block for seen in [0, 0, 0, 1, 1, 2, 2]]
+
+
+def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:
+    model = make_model("full")
+
+    def refused(message: str, **parts: object) -> None:
+        given = {"gen_len": 8, "block_len": 8, "decoder": SURE, "cache": NO_CACHE, "stop": Never()} | parts
+        with pytest.raises(ValueError, match=message):
+            decode_running(model, prompts, running=RunningSet(), **given)
+
+    for message, knob in (
+        ("buffer=0 of RunningSet", {"buffer": 0}),
+        (r"open_at=1.5 of RunningSet; give a number in \[0, 1\]", {"open_at": 1.5}),
+        ("force_at=-0.1 of RunningSet", {"force_at": -0.1}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RunningSet(**knob)
+    refused("hold one block, and a running set has several", decoder=Decoder(WideIn(), revise=TokenEdit()))
+    refused("with a running set use cache=none", cache=DelayedCache())
+    refused("looks at predictions in one window", stop=Eotp())
+    refused("needs a block-causal model", cache=BlockCache())
+    parts = {"cache": NO_CACHE, "stop": Never(), "seed": 0}
+    with pytest.raises(ValueError, match="a running set needs a diffusion model"):
+        make_generator(dllm.load("tiny-ar"), Running(RunningSet(), SURE), block_len=8, **parts)
+    with pytest.raises(ValueError, match="block_length=null is one block"):
+        make_generator(model, Running(RunningSet(), SURE), block_len=None, **parts)
