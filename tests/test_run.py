@@ -285,12 +285,3 @@ def test_the_console_script_is_the_command_line(cli) -> None:
     module, _, function = project["scripts"]["parallelbench"].partition(":")
     assert get_object(f"{module}.{function}") is main
     assert cli("--version")[:2] == (0, f"dllm-parallelbench {project['version']}\n")
-
-
-def test_what_needs_no_model_is_said_at_once() -> None:
-    script = (
-        "import sys; from parallelbench.__main__ import main; main(); print({'torch', 'hydra'} & sys.modules.keys())"
-    )
-    for arguments in ([], ["analyze"], ["--version"]):
-        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "set()"

@@ -1,10 +1,7 @@
-"""The command `run`: one config or a sweep of them, in this process, in several or on all devices."""
+"""One config or a sweep of them, in this process, in several or on all devices."""
 
 import os
-import sys
-from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import hydra
@@ -15,24 +12,23 @@ from transformers.utils import logging as transformers_logging
 
 from parallelbench.records.files import printable
 from parallelbench.run.processes import Processes, join
-from parallelbench.wiring.conf import CONF, sentence
+from parallelbench.wiring.catalogue import CONF
+from parallelbench.wiring.conf import sentence
 from parallelbench.wiring.config import Outcome, decode_config
 from parallelbench.wiring.exits import FAILED, REFUSED, say_error
 from parallelbench.wiring.launcher import register
-from parallelbench.wiring.overrides import check_overrides
 
 
-def main(arguments: Sequence[str]) -> None:
-    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]  # Hydra wants them side by side
-    sys.argv = ["parallelbench run", *(a for a in arguments if a not in overrides), *overrides]
+def sweep(refused: str = "") -> None:
+    """Runs what the command line, sys.argv, asks for. refused: why it is not begun, in all processes."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     transformers_logging.disable_progress_bar()  # one bar, the run's
     processes = join()
     task = _Task(processes)
     register()
     try:
-        if not any(a.startswith(("--config-name", "-cn", "--config-path", "-cp")) for a in arguments):
-            check_overrides([*overrides, *(a for a in arguments if a.startswith("~"))], _config_dir(arguments))
+        if refused:
+            raise ValueError(refused)
         hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         task.finish(Outcome(refused=sentence(error)))
@@ -40,14 +36,6 @@ def main(arguments: Sequence[str]) -> None:
     processes.leave()
     if task.failed:
         raise SystemExit(task.failed)
-
-
-def _config_dir(arguments: Sequence[str]) -> Path | None:
-    """Where options of the user's own are."""
-    for flag, value in pairwise([*(part for a in arguments for part in a.split("=", 1)), ""]):
-        if flag in ("--config-dir", "-cd"):
-            return Path(value)
-    return None
 
 
 class _Task:

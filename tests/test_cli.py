@@ -1,0 +1,101 @@
+"""The command line before it decodes: answers at once, in one dialect, with what is nearest to a slip of the pen."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, plain
+
+ROOT = Path(__file__).parent.parent
+AT_ONCE = [  # and the exit code
+    ("", 0),
+    ("--help", 0),
+    ("--version", 0),
+    ("analyze", 0),
+    *((f"{name} --help", 0) for name in COMMANDS),
+    ("list", 0),
+    ("list decoder", 0),
+    ("list tasks", 0),
+    ("list stopp", 2),
+    ("lst", 2),
+    ("analyze thery", 2),
+    ("run decoder=thresold", 2),
+    ("run -m decoder=credit,thresold", 2),
+    ("run decoder.rule.tua=0.3", 2),
+    ("run --limt 3", 2),
+    ("run --limit", 2),
+    ("run limit", 2),
+    ("report nowhere", 2),
+    ("score nowhere", 2),
+    ("recommend . maxloss=1", 2),
+    ("analyze theory taks=copy", 2),
+]
+HEAVY = "torch transformers datasets scipy matplotlib accelerate".split()
+SCRIPT = f"""
+import sys
+from parallelbench.__main__ import main
+for words, code in {AT_ONCE}:
+    sys.argv = ["parallelbench", *words.split()]
+    try:
+        main()
+        ended = 0
+    except SystemExit as stop:
+        ended = stop.code
+    loaded = set({HEAVY}) & sys.modules.keys()
+    assert ended == code and not loaded, (words, ended, loaded)
+"""
+
+
+def test_what_needs_no_model_is_said_at_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= WIDTH
+    assert done.stderr.count("error: ") == sum(code == 2 for _, code in AT_ONCE)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in (*PASSED_ON, "list")])
+def test_the_menu_has_the_options_of_each_command(name: str) -> None:
+    main = importlib.import_module(f"parallelbench.{COMMANDS[name].module}").main
+    with pytest.raises(ValueError, match="unknown option") as refused:
+        main(["zzz=1"], *[str] * bool(COMMANDS[name].handed))
+    known = str(refused.value).split("choose among ")[1]
+    assert known == ", ".join(f"{key}=" for key in COMMANDS[name].options)
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["lst"], "unknown command 'lst'; the nearest is list"),
+        (["analyze", "thery"], "unknown analysis 'thery'; the nearest is theory"),
+        (["run", "--limt", "3"], "limt is no setting of this run; the nearest is limit"),
+        (["run", "decoder", "eb"], "'decoder' is no setting of a run; write settings as KEY=VALUE"),
+        (["run", "--limit"], "limit= has no value; write limit=50"),
+        (["recommend", ".", "--max-los", "2"], "unknown option 'max_los=2'; the nearest is max_loss="),
+        (["list", "decodr"], "there is no group 'decodr'; the nearest is decoder"),
+    ],
+)
+def test_a_slip_of_the_pen_gets_the_nearest_word(cli, words: list[str], nearest: str) -> None:
+    code, out, err = cli(*words)
+    assert code == 2 and not out and err.startswith(f"error: {nearest}") and err.count("\n") == 1
+
+
+def test_options_are_understood_with_dashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert plain(["--batch-size", "4", "--limit=3", "decoder=eb"]) == ["batch_size=4", "limit=3", "decoder=eb"]
+    assert plain(["--cfg", "job", "-m", "--seed", "-1"], valued=["--cfg"]) == ["--cfg", "job", "-m", "seed=-1"]
+    assert plain(["--max-loss", "--limit"]) == ["max_loss=", "limit="]
+    (tmp_path / "--odd").mkdir()
+    assert plain(["--odd"]) == ["--odd"]
+
+
+def test_a_run_takes_lists_and_numbers_as_they_are_typed(cli, tmp_path: Path) -> None:
+    tasks = "suite.tasks=waiting_line/copy,waiting_line/reverse"
+    code, _, err = cli("run", "--limit", "1", "--batch-size=2", tasks, "out_dir=run")
+    assert code == 0, err
+    assert len((tmp_path / "run" / "samples.jsonl").read_text().splitlines()) == 2
