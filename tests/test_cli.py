@@ -1,13 +1,16 @@
 """The command line before it decodes: answers at once, in one dialect, with what is nearest to a slip of the pen."""
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from parallelbench.wiring.catalogue import CONF, options
 from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, plain
+from parallelbench.wiring.show import main as show
 
 ROOT = Path(__file__).parent.parent
 AT_ONCE = [  # and the exit code
@@ -20,6 +23,11 @@ AT_ONCE = [  # and the exit code
     ("list decoder", 0),
     ("list tasks", 0),
     ("list stopp", 2),
+    ("show decoder credit", 0),
+    ("show model tiny", 0),
+    ("show suite default", 0),
+    ("show task shuffle", 0),
+    ("show decoder crdit", 2),
     ("lst", 2),
     ("analyze thery", 2),
     ("run decoder=thresold", 2),
@@ -59,7 +67,7 @@ def test_what_needs_no_model_is_said_at_once(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in (*PASSED_ON, "list")])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in (*PASSED_ON, "list", "show")])
 def test_the_menu_has_the_options_of_each_command(name: str) -> None:
     main = importlib.import_module(f"parallelbench.{COMMANDS[name].module}").main
     with pytest.raises(ValueError, match="unknown option") as refused:
@@ -99,3 +107,24 @@ def test_a_run_takes_lists_and_numbers_as_they_are_typed(cli, tmp_path: Path) ->
     code, _, err = cli("run", "--limit", "1", "--batch-size=2", tasks, "out_dir=run")
     assert code == 0, err
     assert len((tmp_path / "run" / "samples.jsonl").read_text().splitlines()) == 2
+
+
+def test_show_says_what_a_choice_is(cli) -> None:
+    code, out, _ = cli("show", "decoder", "credit")
+    assert code == 0 and "arXiv 2510.06133" in out and "Adds trace credit to the logits" in out
+    assert re.search(r"^  decoder.rule.tau=0.9 +Tau$", out, re.MULTILINE)
+    assert re.search(r"^  \+decoder.transforms.0.tuning_free=False +bool$", out, re.MULTILINE)
+    assert "  decoder.rule.tau=0.5,0.6,0.7,0.8,0.9,0.95,0.99" in out
+    code, out, _ = cli("show", "task", "shuffle")
+    assert code == 0 and "Shuffle the line into any other order" in out and "score 1, score_strict 1" in out
+    code, out, _ = cli("show", "model", "tiny")
+    assert code == 0 and "num_hidden_layers        5" in out and "4.4 MB" in out
+
+
+@pytest.mark.parametrize("group", ["cache", "decoder", "model", "stop"])
+def test_every_choice_can_be_shown(group: str) -> None:
+    for name in options(group):
+        text = show([group, name])
+        assert max(map(len, text.splitlines())) <= WIDTH and f"{group}={name}" in text
+        if "_target_: decoders" in (CONF / group / f"{name}.yaml").read_text():
+            assert re.search(r"^decoders\.\w+\n  \w", text, re.MULTILINE), f"{name}: no docstring was found"

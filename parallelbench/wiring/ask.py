@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 
 from parallelbench.wiring.catalogue import LISTED, options, settings
 from parallelbench.wiring.menu import COMMANDS, WIDTH, plain, table
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
 def page() -> str:
     """What `run --help` prints."""
     command = COMMANDS["run"]
-    lines = [f"python -m parallelbench run {command.takes}", "", *table([("", command.about)], -2), ""]
+    lines = [f"python -m parallelbench run {command.takes}", "", *wrap(command.about, WIDTH), ""]
     lines += [
         "Choose one of each group; `list GROUP` says what they are, `show decoder NAME` what their knobs are:",
         "",

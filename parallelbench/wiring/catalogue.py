@@ -1,10 +1,8 @@
 """What the conf folder offers, read as text: nothing that its files name is imported."""
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 CONF = Path(__file__).parents[2] / "conf"  # by path: a folder `conf` of the user's must not shadow it
 GROUPS = ("model", "decoder", "cache", "stop", "suite")
@@ -31,13 +29,3 @@ def settings() -> dict[str, tuple[str, str]]:
     text = (CONF / f"{RUN}.yaml").read_text(encoding="utf-8")
     found = re.findall(r"^(\w+): (\S+) # (.+)$", text, flags=re.MULTILINE)
     return {key: (default, about) for key, default, about in found}
-
-
-def targets(content: Any) -> Iterator[str]:
-    """Every `_target_` of a yaml file's content, outermost first."""
-    if isinstance(content, dict):
-        yield from [content["_target_"]] if "_target_" in content else []
-        content = list(content.values())
-    if isinstance(content, list):
-        for value in content:
-            yield from targets(value)

@@ -1,13 +1,12 @@
 """The command `list`: what there is to choose from."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import Task
 from parallelbench.wiring.catalogue import LISTED, options, settings
-from parallelbench.wiring.menu import table
+from parallelbench.wiring.menu import nearest, table
 
 HEADINGS = (*LISTED, "tasks", "settings")
 
@@ -19,11 +18,7 @@ def main(arguments: Sequence[str]) -> str:
     wanted = [word for word in arguments if "=" not in word]
     for word in wanted:
         if word not in HEADINGS:
-            near = get_close_matches(word, HEADINGS, 1)
-            raise ValueError(
-                f"there is no group {word!r}; {f'the nearest is {near[0]}, and there are' if near else 'choose among'} "
-                f"{', '.join(HEADINGS)}"
-            )
+            raise ValueError(f"there is no group {word!r}; {nearest(word, HEADINGS)}")
     return "\n\n".join("\n".join([heading, *_rows(heading, mine)]) for heading in wanted or HEADINGS)
 
 

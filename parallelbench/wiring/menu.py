@@ -3,7 +3,7 @@ a command before anything heavy is loaded for it."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -89,6 +89,12 @@ COMMANDS = {
         {"config_dir": "folder with options of your own"},
         reads_runs=False,
     ),
+    "show": Command(
+        "wiring.show",
+        "KIND NAME",
+        "one choice: a task's prompt, target and scorer; a decoder's paper, knobs, defaults and grid; a model",
+        reads_runs=False,
+    ),
     "analyze theory": Command(
         "report.theory",
         "",
@@ -171,13 +177,25 @@ def help_of(name: str) -> str:
 
 
 def table(rows: Sequence[tuple[str, str]], least: int = 0) -> list[str]:
-    """Two columns, the second wrapped."""
-    left = max([least, *(len(name) for name, _ in rows)]) + 2
+    """Two columns, the second wrapped; what is too long for the first has lines of its own."""
+    left = max([least, *(len(name) for name, _ in rows if len(name) <= WIDTH // 2)]) + 2
     lines = []
     for name, about in rows:
         first, *more = wrap(about, WIDTH - left, break_on_hyphens=False) or [""]
-        lines += [f"{name:{left}}{first}".rstrip(), *(" " * left + line for line in more)]
+        if len(name) > left - 2:
+            lines += wrap(name.replace(",", ", "), WIDTH, initial_indent="  ", subsequent_indent="    ")
+            name, more, first = "", [first, *more] if first else [], ""
+        if name:
+            lines.append(f"{name:{left}}{first}".rstrip())
+        lines += [" " * left + line for line in more]
     return lines
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What to choose instead of a word that is not known: the closest, and all of them."""
+    names = list(known)
+    near = get_close_matches(word.split("/")[-1], [name.split("/")[-1] for name in names], 1)
+    return f"{f'the nearest is {near[0]}, and there are' if near else 'choose among'} {', '.join(names)}"
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -188,11 +206,7 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
         kind, known = "analysis", [other.split()[1] for other in COMMANDS if other.startswith("analyze ")]
         name, rest = rest[0], rest[1:]
     if name not in known:
-        near = get_close_matches(name, known, 1)
-        raise ValueError(
-            f"unknown {kind} {name!r}; {f'the nearest is {near[0]}, and there are' if near else 'choose one of'} "
-            f"{', '.join(known)}"
-        )
+        raise ValueError(f"unknown {kind} {name!r}; {nearest(name, known)}")
     return (f"analyze {name}" if kind == "analysis" else name), rest
 
 
@@ -209,11 +223,7 @@ def checked(name: str, words: Sequence[str]) -> list[str]:
             if command.reads_runs and not os.path.exists(word):
                 find_runs([Path(word)])
         elif key not in command.options and not os.path.exists(word):
-            near = get_close_matches(key, command.options, 1)
-            raise ValueError(
-                f"unknown option {word!r}; {f'the nearest is {near[0]}=; ' if near else ''}choose among "
-                f"{', '.join(f'{key}=' for key in command.options) or 'none'}"
-            )
+            raise ValueError(f"unknown option {word!r}; {nearest(f'{key}=', [f'{key}=' for key in command.options])}")
     return given
 
 
