@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import SMALL
 
 from parallelbench.wiring.catalogue import CONF, options
+from parallelbench.wiring.completion import main as completion
 from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, plain
 from parallelbench.wiring.show import main as show
 
@@ -28,6 +30,8 @@ AT_ONCE = [  # and the exit code
     ("show suite default", 0),
     ("show task shuffle", 0),
     ("show decoder crdit", 2),
+    ("completion bash", 0),
+    ("completion fish", 2),
     ("lst", 2),
     ("analyze thery", 2),
     ("run decoder=thresold", 2),
@@ -62,12 +66,12 @@ def test_what_needs_no_model_is_said_at_once(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
     )
     assert done.returncode == 0, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= WIDTH
+    assert max(len(line) for line in done.stdout.splitlines() if " choices=" not in line) <= WIDTH
     assert done.stderr.count("error: ") == sum(code == 2 for _, code in AT_ONCE)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in (*PASSED_ON, "list", "show")])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in (*PASSED_ON, "list", "show", "completion")])
 def test_the_menu_has_the_options_of_each_command(name: str) -> None:
     main = importlib.import_module(f"parallelbench.{COMMANDS[name].module}").main
     with pytest.raises(ValueError, match="unknown option") as refused:
@@ -128,3 +132,43 @@ def test_every_choice_can_be_shown(group: str) -> None:
         assert max(map(len, text.splitlines())) <= WIDTH and f"{group}={name}" in text
         if "_target_: decoders" in (CONF / group / f"{name}.yaml").read_text():
             assert re.search(r"^decoders\.\w+\n  \w", text, re.MULTILINE), f"{name}: no docstring was found"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("parallelbench rep", {"report"}),
+        ("parallelbench run decoder=cre", {"credit", "credit_free"}),
+        ("parallelbench run -m decoder.rule.gam", {"decoder.rule.gamma="}),
+        ("parallelbench analyze or", {"order", "oracle"}),
+        ("parallelbench analyze theory sam", {"samples="}),
+        ("parallelbench show model tiny_b", {"tiny_block"}),
+        ("parallelbench report fold", {"folder"}),
+    ],
+)
+def test_bash_completes_words(tmp_path: Path, line: str, wanted: set[str]) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "completion.sh").write_text(completion(["bash"]))
+    script = (
+        f'source completion.sh; COMP_LINE="{line}" COMP_POINT={len(line)}; _parallelbench; echo "${{COMPREPLY[@]}}"'
+    )
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == wanted, done.stderr
+
+
+def test_a_sweep_says_which_job_it_is_at_and_ends_in_one_table(cli, tmp_path: Path) -> None:
+    sweep = ["run", "-m", *SMALL, "limit=1", "decoder.rule.tau=0.5,0.9", "cache=none,dual", "out_dir=runs"]
+    code, out, err = cli(*sweep)
+    assert code == 0, err
+    assert "job 2 of 4: tiny threshold tau=0.5 cache=dual\nruns/tiny-threshold-dual-tau0.5-" in out
+    summary = out.split("\n\n")[-1].splitlines()
+    assert summary[0].split()[:4] == ["run", "n", "score", "%"] and max(map(len, out.splitlines())) <= WIDTH
+    assert [line.split("  ")[0] for line in summary[1:5]] == [
+        f"threshold tau={tau} cache={cache}" for tau in (0.5, 0.9) for cache in ("none", "dual")
+    ]
+    assert summary[-1] == "plots and a page: python -m parallelbench report runs"
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # nothing of the sweeper's
+    (folder,) = tmp_path.glob("runs/tiny-threshold-dual-tau0.9-*")
+    folder.rename(folder.with_name(folder.name.replace("-tau0.9", "")))  # as earlier versions named it
+    code, out, _ = cli(*sweep)
+    assert code == 0 and out.count("2 samples, 2 already there") == 4 and len(list(tmp_path.glob("runs/*"))) == 4

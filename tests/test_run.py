@@ -178,7 +178,7 @@ def test_sweep_and_report(cli, tmp_path: Path) -> None:
     code, _, _ = cli("run", "-m", *SMALL, "decoder=fixed,credit", "cache=none,dual")
     assert code == 0
     code, out, _ = cli("report", "results/runs", "out_dir=page")
-    assert code == 0 and out.strip().splitlines()[-1] == "page"
+    assert code == 0 and out.strip().splitlines()[-1] == "page/report.html"
     names = {path.name for path in (tmp_path / "page").iterdir()}
     plots = {
         f"{n}.{ext}"

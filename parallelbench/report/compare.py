@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> str:
     _write_csv(out_dir / "compare.csv", rows)
     markdown = _markdown(a, b, rows)
     replace_file(out_dir / "compare.md", markdown)
-    return f"{markdown}\n{out_dir}"
+    return f"{markdown}\n{out_dir / 'compare.md'}"
 
 
 def compare(paired: Paired) -> dict[str, Comparison]:

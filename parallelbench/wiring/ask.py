@@ -39,6 +39,8 @@ def main(arguments: Sequence[str]) -> None:
             raise
         refused = str(error)  # by all processes together, and said by one
     sys.argv = ["parallelbench run", *(word for word in words if word not in overrides), *overrides]  # side by side
+    if sys.stderr.isatty():
+        print("loading PyTorch, which takes some seconds", end="\r", file=sys.stderr, flush=True)
     from parallelbench.wiring.sweep import sweep  # and with it everything that decodes
 
     sweep(refused)

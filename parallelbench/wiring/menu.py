@@ -95,6 +95,12 @@ COMMANDS = {
         "one choice: a task's prompt, target and scorer; a decoder's paper, knobs, defaults and grid; a model",
         reads_runs=False,
     ),
+    "completion": Command(
+        "wiring.completion",
+        "bash|zsh",
+        'the shell\'s completion of our words: eval "$(parallelbench completion bash)"',
+        reads_runs=False,
+    ),
     "analyze theory": Command(
         "report.theory",
         "",

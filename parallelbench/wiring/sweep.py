@@ -1,20 +1,25 @@
 """One config or a sweep of them, in this process, in several or on all devices."""
 
 import os
-from functools import partial
+import shlex
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
 from parallelbench.records.files import printable
+from parallelbench.records.record import read_run
 from parallelbench.run.processes import Processes, join
+from parallelbench.stats.table import sweep_table
 from parallelbench.wiring.catalogue import CONF
 from parallelbench.wiring.conf import sentence
-from parallelbench.wiring.config import Outcome, decode_config
+from parallelbench.wiring.config import Outcome, decode_config, title
 from parallelbench.wiring.exits import FAILED, REFUSED, say_error
 from parallelbench.wiring.launcher import register
 
@@ -29,7 +34,10 @@ def sweep(refused: str = "") -> None:
     try:
         if refused:
             raise ValueError(refused)
-        hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
+        with TemporaryDirectory() as notes:
+            if not {"launcher=slurm", "launcher=ray"} & set(sys.argv):  # whose jobs need what the sweeper writes
+                sys.argv.append(f"hydra.sweep.dir='{notes}'")
+            hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         task.finish(Outcome(refused=sentence(error)))
     task.close()
@@ -40,14 +48,18 @@ def sweep(refused: str = "") -> None:
 
 class _Task:
     """What Hydra calls with each composed config: one that is refused or dies does not keep a sweep from its others.
-    failed: the exit code, 0 for none."""
+    failed: the exit code, 0 for none. jobs: of a sweep, as our launchers say."""
 
     def __init__(self, processes: Processes) -> None:
-        self.processes, self.failed = processes, 0
+        self.processes, self.failed, self.jobs = processes, 0, 0
         self.finished: dict[Path, Outcome] = {}
 
     def __call__(self, config: DictConfig) -> None:
-        say = partial(print, flush=True) if self.processes.is_main else lambda text: None
+        def say(text: str) -> None:
+            if self.processes.is_main:
+                job = f"job {HydraConfig.get().job.num + 1} of {self.jobs}: {title(config)}\n" if self.jobs else ""
+                print(f"{job}{text}", flush=True)
+
         self.finish(decode_config(config, self.processes, say))
 
     def finish(self, outcome: Outcome) -> None:
@@ -62,7 +74,12 @@ class _Task:
             print(printable(f"{outcome.table}\n{outcome.folder}"), flush=True)
 
     def close(self) -> None:
-        """A sweep's summary, where its runs have sent their numbers."""
+        """A sweep's table, and its summary where its runs have sent their numbers."""
+        folders = list(self.finished)
+        if len(folders) > 1 and self.processes.is_main:
+            text = sweep_table([read_run(folder) for folder in folders])
+            below = os.path.commonpath([folder.parent for folder in folders])
+            print(printable(f"\n{text}\nplots and a page: python -m parallelbench report {shlex.quote(below)}"))
         sinks = {name: sink for outcome in self.finished.values() for name, sink in outcome.sinks.items()}
         if len(self.finished) > 1 and sinks:
             from parallelbench.report.publish import publish_sweep  # loads plots
