@@ -4,11 +4,19 @@ import importlib
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from conftest import SMALL
+from rich.console import Console
 
+from decoders import Generation
+from parallelbench.records.trace import Step
+from parallelbench.run.generator import Request
+from parallelbench.run.live import Decoding, play
+from parallelbench.tasks.waiting_line import WaitingLine
 from parallelbench.wiring.catalogue import CONF, options
 from parallelbench.wiring.completion import main as completion
 from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, plain
@@ -30,6 +38,10 @@ AT_ONCE = [  # and the exit code
     ("show suite default", 0),
     ("show task shuffle", 0),
     ("show decoder crdit", 2),
+    ("demo hello versus=treshold", 2),
+    ("demo hello decodr=eb", 2),
+    ("demo hello task=shufle", 2),
+    ("demo hello svg=nowhere/x.svg", 2),
     ("completion bash", 0),
     ("completion fish", 2),
     ("lst", 2),
@@ -157,18 +169,67 @@ def test_bash_completes_words(tmp_path: Path, line: str, wanted: set[str]) -> No
 
 
 def test_a_sweep_says_which_job_it_is_at_and_ends_in_one_table(cli, tmp_path: Path) -> None:
-    sweep = ["run", "-m", *SMALL, "limit=1", "decoder.rule.tau=0.5,0.9", "cache=none,dual", "out_dir=runs"]
+    sweep = ["run", "-m", *SMALL, "limit=1", "decoder.rule.tau=0.5,0.9", "cache=dual", "out_dir=runs"]
     code, out, err = cli(*sweep)
     assert code == 0, err
-    assert "job 2 of 4: tiny threshold tau=0.5 cache=dual\nruns/tiny-threshold-dual-tau0.5-" in out
+    assert "job 2 of 2: tiny threshold tau=0.9 cache=dual\nruns/tiny-threshold-dual-tau0.9-" in out
     summary = out.split("\n\n")[-1].splitlines()
     assert summary[0].split()[:4] == ["run", "n", "score", "%"] and max(map(len, out.splitlines())) <= WIDTH
-    assert [line.split("  ")[0] for line in summary[1:5]] == [
-        f"threshold tau={tau} cache={cache}" for tau in (0.5, 0.9) for cache in ("none", "dual")
-    ]
+    assert [line.split("  ")[0] for line in summary[1:3]] == ["threshold tau=0.5", "threshold tau=0.9"]
     assert summary[-1] == "plots and a page: python -m parallelbench report runs"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # nothing of the sweeper's
     (folder,) = tmp_path.glob("runs/tiny-threshold-dual-tau0.9-*")
     folder.rename(folder.with_name(folder.name.replace("-tau0.9", "")))  # as earlier versions named it
     code, out, _ = cli(*sweep)
-    assert code == 0 and out.count("2 samples, 2 already there") == 4 and len(list(tmp_path.glob("runs/*"))) == 4
+    assert code == 0 and out.count("2 samples, 2 already there") == 2 and len(list(tmp_path.glob("runs/*"))) == 2
+
+
+def test_demo_plays_two_decoders_and_draws_them(cli, tmp_path: Path) -> None:
+    code, out, err = cli("demo", "decoder=eb", "versus=fixed", "svg=decode.svg")
+    assert code == 0, err
+    sample = WaitingLine("shuffle").samples(1, 0)[0]
+    assert sample.messages[0]["content"].splitlines()[0] in out
+    assert "tiny eb gamma=0.1" in out and "tiny fixed k=1" in out and "32 forwards for 10 tokens" in out
+    assert "\x1b" not in out and out.count("forwards for") == 2  # no terminal: the end alone
+    answers = [line for line in out.splitlines() if line.startswith('["')][-2:]
+    assert all(WaitingLine("shuffle").score(sample, answer)["score"] == 1 for answer in answers)
+    picture = (tmp_path / "decode.svg").read_text()
+    assert picture.count('class="name"') == 2 and "score 100 %" in picture
+    code, out, _ = cli("demo", "What is this?", "svg=own.svg", "--gen-length", "8", "block_length=8")
+    assert code == 0 and "What is this?" in out
+    assert "score" not in (tmp_path / "own.svg").read_text().split("</style>")[1]
+
+
+def test_a_demo_in_a_terminal_shows_every_forward() -> None:
+    steps = [Step(0, (0, 3), 3, [(1, 5, 0.9)], []), Step(1, (0, 3), 3, [(0, 4, 0.8), (2, 1, 0.7)], [])]
+    generation = Generation("a b", [4, 5], 2, 2, 6, 1.0, "eos", [1, 0, 1])
+    written = StringIO()
+    console = Console(file=written, force_terminal=True, width=40, color_system=None)
+    decoding = Decoding("name", Scripted(generation, steps), Request([{"role": "user", "content": "x"}], 3))
+    play([decoding], console, 1000.0)
+    shown = written.getvalue()
+    order = [
+        shown.index(text) for text in ("forward 1: 1 of 3", "_ b _", "forward 2: 3 of 3", "a b .", "2 forwards for 2")
+    ]
+    assert order == sorted(order)
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A generator that has decoded before it is asked; its model only knows the texts of its tokens."""
+
+    generation: Generation
+    steps: list[Step]
+
+    @property
+    def model(self) -> "Scripted":
+        return self
+
+    def decode(self, ids: list[int]) -> str:
+        return {4: "a", 5: "b", 1: ""}[ids[0]]
+
+    def prompt_len(self, request: Request) -> int:
+        return 1
+
+    def traced(self, batch: list[Request]) -> list[tuple[Generation, list[Step]]]:
+        return [(self.generation, self.steps)]

@@ -121,7 +121,7 @@ def _build(config: DictConfig) -> Job:
         batch_size=config.batch_size,
         gen_len=config.gen_length,
         config=settings,
-        choices=_choices(),
+        choices=choices(),
         facts={"generation": suite.generation if isinstance(suite, Published) else "", "knobs": knobs_of(settings)},
         traces=config.traces,
     )
@@ -133,15 +133,14 @@ def _model(config: str) -> Any:
     return make_part(cast(DictConfig, OmegaConf.create(config)))
 
 
-def _choices() -> dict[str, str]:
+def choices() -> dict[str, str]:
     """The chosen option of each config group."""
     chosen = HydraConfig.get().runtime.choices
     return {group: chosen[group] for group in GROUPS}
 
 
-def title(config: DictConfig) -> str:
+def title(chosen: Mapping[str, str], settings: Mapping[str, Any]) -> str:
     """Model, decoder, cache and the decoder's knobs, as a job of a sweep is called."""
-    chosen, settings = _choices(), resolved(config)
     cache = [] if chosen["cache"] == "none" else [f"cache={chosen['cache']}"]
     return " ".join([chosen["model"], chosen["decoder"], *_knobs(settings, "="), *cache])
 
@@ -160,7 +159,7 @@ def _folder(config: DictConfig) -> Path:
         raise ValueError(f"out_dir={config.out_dir} is not the name of a folder; write out_dir=./NAME")
     if config.out_dir is not None and hydra_config.mode != RunMode.MULTIRUN:
         return Path(config.out_dir)
-    names = [choice.replace("/", "_") for group, choice in _choices().items() if group in ("model", "decoder", "cache")]
+    names = [choice.replace("/", "_") for group, choice in choices().items() if group in ("model", "decoder", "cache")]
     settings, below = resolved(config), Path(config.out_dir or "results/runs")
     short = below / "-".join([*names, config_hash(settings)])
     knobs = re.sub(r"[^\w.-]", "_", "-".join(_knobs(settings, "")))[:MAX_KNOBS]

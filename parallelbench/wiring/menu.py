@@ -68,6 +68,18 @@ COMMANDS = {
         "runs of several machines and published tables, ranked",
         TABLES | {"out_dir": "folder to write; results/leaderboard"},
     ),
+    "demo": Command(
+        "wiring.demo",
+        '["PROMPT"] [KEY=VALUE ...]',
+        "a prompt decoded before your eyes, by one decoder or two beside each other; takes the settings of run",
+        {
+            "versus": "a second decoder",
+            "svg": "FILE to draw it into, as a moving picture",
+            "task": "the task whose first sample is decoded where no prompt is given; waiting_line/shuffle",
+            "speed": "forwards a second at most; 6",
+        },
+        reads_runs=False,
+    ),
     "trace": Command(
         "report.trace_view",
         "RUN [SAMPLE]",
@@ -147,7 +159,7 @@ COMMANDS = {
         {"out_dir": "folder to write; results/order"},
     ),
 }
-PASSED_ON = ("run", "lm_eval")  # they read words of their own
+PASSED_ON = ("run", "demo", "lm_eval")  # they read words of their own
 NAMES = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))  # as they are typed first
 
 

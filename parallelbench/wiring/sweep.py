@@ -18,8 +18,8 @@ from parallelbench.records.record import read_run
 from parallelbench.run.processes import Processes, join
 from parallelbench.stats.table import sweep_table
 from parallelbench.wiring.catalogue import CONF
-from parallelbench.wiring.conf import sentence
-from parallelbench.wiring.config import Outcome, decode_config, title
+from parallelbench.wiring.conf import resolved, sentence
+from parallelbench.wiring.config import Outcome, choices, decode_config, title
 from parallelbench.wiring.exits import FAILED, REFUSED, say_error
 from parallelbench.wiring.launcher import register
 
@@ -57,8 +57,10 @@ class _Task:
     def __call__(self, config: DictConfig) -> None:
         def say(text: str) -> None:
             if self.processes.is_main:
-                job = f"job {HydraConfig.get().job.num + 1} of {self.jobs}: {title(config)}\n" if self.jobs else ""
-                print(f"{job}{text}", flush=True)
+                if self.jobs:
+                    name = title(choices(), resolved(config))
+                    print(f"job {HydraConfig.get().job.num + 1} of {self.jobs}: {name}")
+                print(text, flush=True)
 
         self.finish(decode_config(config, self.processes, say))
 
