@@ -1,7 +1,9 @@
 """The command line before it decodes: answers at once, in one dialect, with what is nearest to a slip of the pen."""
 
 import importlib
+import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from parallelbench.run.live import Decoding, play
 from parallelbench.tasks.waiting_line import WaitingLine
 from parallelbench.wiring.catalogue import CONF, options
 from parallelbench.wiring.completion import main as completion
-from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, plain
+from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, find, plain
+from parallelbench.wiring.overrides import check_overrides
 from parallelbench.wiring.show import main as show
 
 ROOT = Path(__file__).parent.parent
@@ -233,3 +236,34 @@ class Scripted:
 
     def traced(self, batch: list[Request]) -> list[tuple[Generation, list[Step]]]:
         return [(self.generation, self.steps)]
+
+
+def notebook() -> list[str]:
+    """The code cells of the notebook."""
+    text = (ROOT / "examples" / "first_hour.ipynb").read_text()
+    assert len(text) < 60_000, "keep its outputs small"
+    return ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+
+
+def test_commands_of_the_notebook_are_right() -> None:
+    lines = [line for code in notebook() for line in code.splitlines() if line.startswith("!")]
+    assert len(lines) > 3
+    for line in lines:
+        name, words = find(shlex.split(line)[3:])
+        if name == "run":
+            check_overrides([word for word in words if word != "-m"])
+        assert name in COMMANDS
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(cli, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    scope: dict[str, object] = {"__name__": "notebook"}
+    for code in notebook():
+        if code.startswith("!"):
+            for line in code.splitlines():
+                ended, _, err = cli(*shlex.split(line)[3:])
+                assert ended == 0, err
+        else:
+            exec(compile(code, "first_hour.ipynb", "exec"), scope)
+    assert "it keeps them" in capsys.readouterr().out and (tmp_path / "decode.svg").exists()
+    assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 6

@@ -1,5 +1,6 @@
 """Decodes in a terminal while they go on: the canvas after each forward, of several decoders beside each other."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from parallelbench.run.generator import DiffusionGenerator, Request, Traceable
 from parallelbench.run.recorder import StepRecorder
 
 MASKED, PADDING = "_", "."
+SPECIAL = re.compile(r"|</?\w+>|<\|\w+\|>")  # tokens such as <eos>, </s> and <|endoftext|>, which say nothing
 NEW, OLD = "bold black on #ffd866", "black on #cfe3f5"
 
 
@@ -79,7 +81,7 @@ class Decoding:
         for column, token in enumerate(tokens[:end]):
             shown = MASKED if token is None else self._text(token)
             text.append(shown, "not bold dim" if token is None else NEW if column in new else f"not bold {OLD}")
-            text.append(" ")
+            text.append("\n" if shown.endswith("\\n") else " ")
         return text
 
     def _told(self, filled: int, columns: int) -> str:
@@ -91,7 +93,8 @@ class Decoding:
     def _text(self, token: int) -> str:
         if token not in self._texts:
             text = self.generator.model.decode([token])
-            self._texts[token] = printable(text.replace("\n", "\\n")).strip(" ") or (PADDING if not text else "\u2423")
+            shown = printable(text.replace("\n", "\\n")).strip(" ") or "\N{OPEN BOX}"
+            self._texts[token] = PADDING if SPECIAL.fullmatch(text) else shown
         return self._texts[token]
 
 
