@@ -15,6 +15,7 @@ from conftest import SMALL
 from rich.console import Console
 
 from decoders import Generation
+from parallelbench.records.record import is_dirty
 from parallelbench.records.trace import Step
 from parallelbench.run.generator import Request
 from parallelbench.run.live import Decoding, play
@@ -267,3 +268,8 @@ def test_the_notebook_runs_from_top_to_bottom(cli, tmp_path: Path, capsys: pytes
             exec(compile(code, "first_hour.ipynb", "exec"), scope)
     assert "it keeps them" in capsys.readouterr().out and (tmp_path / "decode.svg").exists()
     assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 6
+
+
+def test_untracked_results_do_not_make_a_run_dirty() -> None:
+    assert not is_dirty("") and not is_dirty("?? decode.svg\n?? page/report.html")
+    assert is_dirty(" M README.md") and is_dirty("?? page/report.html\n?? decoders/rules/mine.py")
