@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from parallelbench.__main__ import MODULES
+from parallelbench.wiring.menu import COMMANDS
 from parallelbench.wiring.overrides import check_overrides
 
 ROOT = Path(__file__).parent.parent
@@ -68,7 +68,7 @@ def test_commands_of_a_shell_script_exist(tmp_path: Path, script: Path) -> None:
         if command[:3] == ["-m", "parallelbench", "run"]:
             check_overrides([argument for argument in command[3:] if argument != "-m"])
         else:
-            is_command = command[:2] == ["-m", "parallelbench"] and command[2] in MODULES
+            is_command = command[:2] == ["-m", "parallelbench"] and command[2] in COMMANDS
             is_module = command[0] == "-m" and find_spec(command[1]) is not None
             assert is_command or is_module or (ROOT / command[0]).is_file()
 

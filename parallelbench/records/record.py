@@ -276,9 +276,17 @@ def provenance() -> dict[str, Any]:
     here = Path(__file__).parent
     commit = _git(here, "rev-parse", "HEAD")
     return {
-        "git": {"commit": commit, "dirty": bool(_git(here, "status", "--porcelain"))} if commit else None,
+        "git": {"commit": commit, "dirty": is_dirty(_git(here, "status", "--porcelain", "-uall") or "")}
+        if commit
+        else None,
         "versions": {name: version(name) for name in ("dllm-parallelbench", "torch", "transformers")},
     }
+
+
+def is_dirty(status: str) -> bool:
+    """Whether code or settings differ from the commit, by git's short status with all untracked files. Untracked
+    results, such as a report, change nothing."""
+    return any(not line.startswith("??") or line.endswith((".py", ".yaml")) for line in status.splitlines())
 
 
 def _git(folder: Path, *args: str) -> str | None:

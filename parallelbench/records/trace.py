@@ -117,7 +117,7 @@ def traces_of(run: Run) -> dict[str, Trace]:
 def expected(trace: Trace, record: Record) -> list[int] | None:
     """The token that belongs into each column of an answer: the reference's, for an answer of its length, or its own
     where it is right. None where columns cannot be compared."""
-    if record.scores["score"] == 1:
+    if record.scores.get("score") == 1:
         return list(record.token_ids)
     return trace.reference if len(trace.reference) == len(record.token_ids) else None
 

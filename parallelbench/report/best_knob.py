@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> str:
     _write_csv(out_dir / "oracle.csv", tables)
     markdown = _markdown(runs, tables)
     replace_file(out_dir / "oracle.md", markdown)
-    return f"{markdown}\n{out_dir}"
+    return f"{markdown}\n{out_dir / 'oracle.md'}"
 
 
 def oracle_rows(paired: Paired, knobs: Sequence[str]) -> dict[str, list[Row]]:

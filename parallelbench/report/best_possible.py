@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 import dllm
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     }
     names, refused = run_names(runs), {}
     points = []
-    for name, run in zip(names, runs, strict=True):
+    for name, run in tqdm(list(zip(names, runs, strict=True)), desc="ideal models", unit="run"):
         for task, found in shapes.items():
             records = [record for record in run.records if record.task == task]
             if records:
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     plots.save(_bits_figure(bests), out_dir / "kl_bounds")
     text = _markdown(points, bests, refused)
     replace_file(out_dir / "report.md", text)
-    return f"{text}\n{out_dir}"
+    return f"{text}\n{out_dir / 'report.md'}"
 
 
 def _are_tokens_of(tokenizer: PreTrainedTokenizerBase, records: Sequence[Record]) -> bool:

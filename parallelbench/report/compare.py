@@ -11,6 +11,7 @@ from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.records.record import Run, find_runs, read_run
 from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options
+from parallelbench.stats.curves import knobs
 from parallelbench.stats.intervals import Value, bounded, product
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Paired, pair
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> str:
     _write_csv(out_dir / "compare.csv", rows)
     markdown = _markdown(a, b, rows)
     replace_file(out_dir / "compare.md", markdown)
-    return f"{markdown}\n{out_dir}"
+    return f"{markdown}\n{out_dir / 'compare.md'}"
 
 
 def compare(paired: Paired) -> dict[str, Comparison]:
@@ -110,8 +111,9 @@ def _markdown(a: Run, b: Run, rows: dict[str, Comparison]) -> str:
 
 def _title(run: Run) -> str:
     choices = run.info["choices"]
-    named = " ".join(f"{group}={choices[group]}" for group in ("model", "decoder", "cache", "stop", "suite"))
-    return f"{run.folder} ({named})"
+    named = [f"{group}={choices[group]}" for group in ("model", "decoder", "cache", "stop", "suite")]
+    named[2:2] = [f"{key}={value}" for key, value in knobs(run).items()]
+    return f"{run.folder} ({' '.join(named)})"
 
 
 def _write_csv(path: Path, rows: dict[str, Comparison]) -> None:

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> str:
         lines.append(table_row([run, *cells]))
     markdown = "\n".join([*lines, "", LEGEND, ""])
     replace_file(out_dir / "order.md", markdown)
-    return f"{markdown}\n{out_dir}"
+    return f"{markdown}\n{out_dir / 'order.md'}"
 
 
 def order_by_task(run: Run) -> dict[str, dict[str, Value]]:

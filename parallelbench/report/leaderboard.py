@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> str:
     markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes])
     replace_file(out_dir / "leaderboard.md", markdown + "\n")
     _write_csv(out_dir / "leaderboard.csv", tables)
-    return f"{markdown}\n{out_dir}"
+    return f"{markdown}\n{out_dir / 'leaderboard.md'}"
 
 
 def _rows(runs: Sequence[Run], generation: str) -> list[Row]:

@@ -112,8 +112,8 @@ def _counter(clock: Clock, record: Record) -> Iterator[str]:
     for forward in range(1, record.nfe):
         yield f"<g {clock.during(forward, forward + 1)}>{_text(0, 34, f'forward {forward}', 'dim')}</g>"
     cost = f"{record.nfe} forward{'s' * (record.nfe > 1)} for {record.num_tokens} tokens"
-    score = f"score {100 * record.scores['score']:.0f} %"
-    yield f"<g {clock.during(record.nfe, clock.ticks)}>{_text(0, 34, f'{cost}, {score}')}</g>"
+    score = f", score {100 * record.scores['score']:.0f} %" if record.scores else ""  # a demo's prompt has none
+    yield f"<g {clock.during(record.nfe, clock.ticks)}>{_text(0, 34, f'{cost}{score}')}</g>"
 
 
 def _cell(

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> str:
         text += _own_section(runs, sweeps, resampled, marks(paired), apart, generation)
     markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])
     replace_file(out_dir / "pbx.md", markdown)
-    return f"{markdown}\n{out_dir}"
+    return f"{markdown}\n{out_dir / 'pbx.md'}"
 
 
 def _curve(resampled: Means, at: Sequence[int]) -> Curve:

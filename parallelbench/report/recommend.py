@@ -97,7 +97,7 @@ def _statistic(loss: np.ndarray, bound: float) -> float:
 
 def main(arguments: Sequence[str], command: Command) -> str:
     """A section per group of comparable runs, in it a paragraph for all tasks and for each family of them."""
-    paths, options = split_options(_house_style(arguments), {"max_loss": "1.0", "reference": ""})
+    paths, options = split_options(arguments, {"max_loss": "1.0", "reference": ""})
     max_loss = _points(options["max_loss"])
     found, skipped = readable_runs(paths)
     runs, left_out = distinct(found)
@@ -192,14 +192,6 @@ def _named(group: Sequence[Run], reference: str) -> int | None:
     folders = [{str(run.folder), run.folder.name} for run in group]
     known = [{name, *others} for name, others in zip(run_names(group), folders, strict=True)]
     return next((i for i, those in enumerate(known) if reference.rstrip("/") in those or not reference), None)
-
-
-def _house_style(arguments: Sequence[str]) -> list[str]:
-    """--max-loss 1 and --max-loss=1 as max_loss=1."""
-    text = [a.replace("--max-loss", "max_loss").replace("--reference", "reference") for a in arguments]
-    for i in [i for i, a in enumerate(text) if a in ("max_loss", "reference") and a != arguments[i]][::-1]:
-        text[i : i + 2] = [f"{text[i]}={text[i + 1] if i + 1 < len(text) else ''}"]
-    return text
 
 
 def _points(text: str) -> float:

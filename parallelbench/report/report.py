@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
     paths, options = split_options(arguments, {"out_dir": "results/report"})
     runs = suite_runs(paths)
     out_dir = Path(options["out_dir"])
-    return f"{write_report(runs, out_dir, command)}\n{out_dir}"
+    return f"{write_report(runs, out_dir, command)}\n{out_dir / 'report.html'}"
 
 
 def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str]) -> str:

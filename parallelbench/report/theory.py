@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 import dllm
 from parallelbench.records.files import out_folder, replace_file, replacing
@@ -44,12 +45,16 @@ def main(arguments: Sequence[str]) -> str:
 
     began = time.perf_counter()
     grid = [(task, n, k) for task in tasks for n in lengths for k in _per_step(sizes, n)]
-    cells = [cell(task, n, k, tau, samples) for task, n, k in grid for tau in (0, 1)]
-    edges = [edge(task, n, gamma, max(20, samples // 10)) for task in tasks for n in lengths for gamma in _gammas(n)]
+    cells = [cell(task, n, k, tau, samples) for task, n, k in tqdm(grid, desc="ideal models") for tau in (0, 1)]
+    points = [(task, n, gamma) for task in tasks for n in lengths for gamma in _gammas(n)]
+    edges = [edge(task, n, gamma, max(20, samples // 10)) for task, n, gamma in tqdm(points, desc="thresholds")]
     model = dllm.load("tiny") if shipped else None
     chosen = [(task, n, k) for task, n, k in grid if task in OPEN and n <= 10 and k in (1, 2, n)]
     rows = [
-        tiny(model, task, n, k, tau, shipped, max(20, samples // 2)) for task, n, k in chosen for tau in (0, 1) if model
+        tiny(model, task, n, k, tau, shipped, max(20, samples // 2))
+        for task, n, k in tqdm(chosen, desc="tiny", disable=model is None)
+        for tau in (0, 1)
+        if model
     ]
     for name, kind, table in (("theory", Cell, cells), ("thresholds", Edge, edges), ("tiny", Shipped, rows)):
         if table:
@@ -57,7 +62,7 @@ def main(arguments: Sequence[str]) -> str:
     figures = _figures(cells, edges, rows, out_dir)
     text = _markdown(cells, edges, rows, figures)
     replace_file(out_dir / "report.md", text)
-    return f"{text}\n{out_dir}: {time.perf_counter() - began:.0f} s"
+    return f"{text}\n{out_dir / 'report.md'}: {time.perf_counter() - began:.0f} s"
 
 
 def _tasks(text: str) -> list[str]:

@@ -1,23 +1,57 @@
-"""A run's metrics as text."""
+"""Metrics as text for a terminal: of one run, and of the runs of a sweep."""
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
 
 from parallelbench.records.record import Run
-from parallelbench.stats.metrics import ALL, METRICS, OF_DRAFTS, aggregate, legend
+from parallelbench.stats.curves import run_names
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.metrics import ALL, METRICS, OF_DRAFTS, Metric, aggregate, legend
+
+WIDTH = 100  # characters of a line
 
 
-def run_table(run: Run) -> str:
-    """One run as text: a row per task and `all`, with the device and batch size that the seconds belong to."""
+def run_table(run: Run, brief: bool = False) -> str:
+    """One run: a row per task and `all`, with the device and batch size that the seconds belong to. brief: `all`
+    alone."""
     rows = aggregate(run.records)
     columns = METRICS | {name: metric for name, metric in OF_DRAFTS.items() if name in rows[ALL]}
-    table = [["task", "n", *(metric.heading for metric in columns.values())]]
-    for task, row in rows.items():
-        cells = [metric.show(row[name]) if name in row else "" for name, metric in columns.items()]
-        table.append([task, str(row["score"].n), *cells])
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = [
-        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        for row in table
-    ]
-    return "\n".join([*lines, f"{legend(columns)}\nmeasured on {measured_on(run)}"])
+    shown = {ALL: rows[ALL]} if brief else {_last(task, list(rows)): row for task, row in rows.items()}
+    told = [] if brief else [*wrap(legend(columns), WIDTH), f"measured on {measured_on(run)}"]
+    return "\n".join([*_table("task", shown, columns), *told])
+
+
+def sweep_table(runs: Sequence[Run]) -> str:
+    """A row per run, by the decoder and the knob that it has."""
+    rows = {name: aggregate(run.records)[ALL] for name, run in zip(run_names(runs), runs, strict=True)}
+    columns = {name: METRICS[name] for name in ("score", "nfe", "tpf", "queried", "tokens_per_s", "speedup_nfe")}
+    devices = "; ".join(dict.fromkeys(map(measured_on, runs)))
+    return "\n".join([*_table("run", rows, columns), *wrap(legend(columns), WIDTH), f"measured on {devices}"])
+
+
+def _table(corner: str, rows: Mapping[str, Mapping[str, Value]], columns: Mapping[str, Metric]) -> list[str]:
+    """Aligned, and as narrow as a terminal: only the score has its interval, and long names lose their middle."""
+    cells = [[corner, "n", *(metric.heading for metric in columns.values())]]
+    for name, row in rows.items():
+        texts = {key: metric.show(row[key]) if key in row else "" for key, metric in columns.items()}
+        short = {key: text if key == "score" else text.split(" [")[0] for key, text in texts.items()}
+        cells.append([name, str(row["score"].n), *short.values()])
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= WIDTH else " "
+    room = max(WIDTH - sum(widths[1:]) - len(gap) * (len(widths) - 1), 12)
+    widths[0] = min(widths[0], room)
+    return [gap.join([_cut(line[0], room).ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in cells]
+
+
+def _cut(name: str, room: int) -> str:
+    half = (room - 2) // 2
+    return name if len(name) <= room else f"{name[:half]}..{name[-half:]}"
+
+
+def _last(task: str, tasks: Sequence[str]) -> str:
+    """The last part of a task's name where it tells it from the others."""
+    last = task.split("/")[-1]
+    return last if sum(other.split("/")[-1] == last for other in tasks) == 1 else task
 
 
 def measured_on(run: Run) -> str:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from conf.knobs import In, Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
@@ -89,6 +88,8 @@ class WaitingLine(Knobs):
         people, person = list(sample.data["people"]), sample.data["person"]
         answer, places = parse_lenient(completion), range(len(people))
         if self.operation == "shuffle":
+            from scipy.optimize import linear_sum_assignment  # takes a second to load, which `list` does not need
+
             answer = (answer + [""] * len(people))[: len(people)]
             shared = np.array([[common(given.split(), one.split()) for one in people] for given in answer])
             line = [people[i] for i in linear_sum_assignment(shared, maximize=True)[1]]

@@ -1,30 +1,38 @@
 """The command `list`: what there is to choose from."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from parallelbench.tasks import builtin_tasks, text_tasks
-from parallelbench.tasks.text.grammar import BACKENDS
-from parallelbench.wiring.conf import CONF, GROUPS
+from parallelbench.tasks.base import Task
+from parallelbench.wiring.catalogue import LISTED, options, settings
+from parallelbench.wiring.menu import nearest, table
+
+HEADINGS = (*LISTED, "tasks", "settings")
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> str:
     """Every config group's options, by the comment on the first line of their files; the tasks; the plain keys."""
-    for group in (*GROUPS, "launcher", "sink", "experiment"):
-        for option in sorted((CONF / group).glob("*.yaml")):
-            comments = (line.removeprefix("#").strip() for line in option.read_text(encoding="utf-8").splitlines())
-            about = next(comment for comment in comments if not comment.startswith("@"))
-            label = f"{group}={option.name.removesuffix('.yaml')}"
-            print(f"{label:22} {about}")
-    for name in (*builtin_tasks(), *text_tasks()):
-        print(f"suite.tasks=[{name}]")
-    for key, about in (
-        ("limit=50", "samples per task"),
-        ("seed=0", "benchmark seed"),
-        ("batch_size=16", "samples decoded together"),
-        ("gen_length=32", "columns to fill, a multiple of block_length"),
-        ("block_length=32", "columns decoded before the next block opens"),
-        ("traces=2", "samples per task whose steps are saved, for `trace` and the page of a report"),
-        ("out_dir=DIR", "where the run is written"),
-        ("suite.grammar=harper", f"{', '.join(BACKENDS)} or a LanguageTool server's URL (suites with text tasks)"),
-    ):
-        print(f"{key:22} {about}")
+    given = dict(word.split("=", 1) for word in arguments if "=" in word)
+    mine = Path(given["config_dir"]) if "config_dir" in given else None
+    wanted = [word for word in arguments if "=" not in word]
+    for word in wanted:
+        if word not in HEADINGS:
+            raise ValueError(f"there is no group {word!r}; {nearest(word, HEADINGS)}")
+    return "\n\n".join("\n".join([heading, *_rows(heading, mine)]) for heading in wanted or HEADINGS)
+
+
+def _rows(heading: str, mine: Path | None) -> list[str]:
+    if heading == "tasks":
+        rows = [(f"suite.tasks=[{name}]", _asked(task)) for name, task in {**builtin_tasks(), **text_tasks()}.items()]
+    elif heading == "settings":
+        rows = [(f"{key}={default}", what) for key, (default, what) in settings().items()]
+    else:
+        rows = [(f"{heading}={name}", what) for name, what in options(heading, mine).items()]
+    return table([(f"  {name}", what) for name, what in rows], 22)
+
+
+def _asked(task: Task) -> str:
+    """What a task's prompts end with."""
+    (sample,) = task.samples(1, 0)
+    return sample.messages[-1]["content"].splitlines()[-1]

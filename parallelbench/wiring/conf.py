@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 from hydra.errors import HydraException
@@ -12,9 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from parallelbench.records.compat import public_paths
 from parallelbench.records.files import os_sentence
+from parallelbench.wiring.catalogue import CONF, GROUPS
 
-CONF = Path(__file__).parents[2] / "conf"  # by path: a folder `conf` of the user's must not shadow it
-GROUPS = ("model", "decoder", "cache", "stop", "suite")
+__all__ = ["CONF", "GROUPS", "build_part", "in_one_sentence", "make_part", "resolved", "sentence"]
 
 
 def build_part(config: Mapping[str, Any]) -> Any:

@@ -1,7 +1,8 @@
 """From a composed config to a checked job, and one job of a sweep from its start to its outcome."""
 
+import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,11 +25,13 @@ from parallelbench.stats.table import run_table
 from parallelbench.tasks.base import Published, Seed
 from parallelbench.wiring.conf import GROUPS, in_one_sentence, make_part, resolved, sentence
 
+MAX_KNOBS = 40  # characters of a folder's name
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one config of a sweep ended. table: what it measured. sinks: where its numbers went. refused: why it was not
-    begun. died: why it was not finished."""
+    """How one config of a sweep ended. table: what it measured, in a sweep over all tasks. sinks: where its numbers
+    went. refused: why it was not begun. died: why it was not finished."""
 
     folder: Path | None = None
     table: str = ""
@@ -79,7 +82,8 @@ def decode_config(
         except Exception as error:
             traceback.print_exc()
             return Outcome(job.folder, died=f"{type(error).__name__}: {sentence(error)}")
-        return Outcome(job.folder, table=run_table(finished), sinks=sinks)
+        in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+        return Outcome(job.folder, table=run_table(finished, brief=in_sweep), sinks=sinks)
 
 
 def build_job(config: DictConfig) -> Job:
@@ -121,7 +125,7 @@ def _build(config: DictConfig) -> Job:
         batch_size=config.batch_size,
         gen_len=config.gen_length,
         config=settings,
-        choices=_choices(),
+        choices=choices(),
         facts={"generation": suite.generation if isinstance(suite, Published) else "", "knobs": knobs_of(settings)},
         traces=config.traces,
     )
@@ -133,18 +137,34 @@ def _model(config: str) -> Any:
     return make_part(cast(DictConfig, OmegaConf.create(config)))
 
 
-def _choices() -> dict[str, str]:
+def choices() -> dict[str, str]:
     """The chosen option of each config group."""
     chosen = HydraConfig.get().runtime.choices
     return {group: chosen[group] for group in GROUPS}
 
 
+def title(chosen: Mapping[str, str], settings: Mapping[str, Any]) -> str:
+    """Model, decoder, cache and the decoder's knobs, as a job of a sweep is called."""
+    cache = [] if chosen["cache"] == "none" else [f"cache={chosen['cache']}"]
+    return " ".join([chosen["model"], chosen["decoder"], *_knobs(settings, "="), *cache])
+
+
+def _knobs(settings: Mapping[str, Any], mark: str) -> list[str]:
+    """The knobs that are numbers or words, by their last names."""
+    knobs = knobs_of(settings).items()
+    return [f"{key.split('.')[-1]}{mark}{value}" for key, value in knobs if isinstance(value, str | int | float)]
+
+
 def _folder(config: DictConfig) -> Path:
-    """out_dir, or in a sweep and by default a folder below it, named by the choices and the hash of the config."""
+    """out_dir, or in a sweep and by default a folder below it, named by the choices, the knobs and the hash of the
+    config; a run that is there under a name without knobs keeps it."""
     hydra_config = HydraConfig.get()
     if not isinstance(config.out_dir, str | None):
         raise ValueError(f"out_dir={config.out_dir} is not the name of a folder; write out_dir=./NAME")
     if config.out_dir is not None and hydra_config.mode != RunMode.MULTIRUN:
         return Path(config.out_dir)
-    names = [choice.replace("/", "_") for group, choice in _choices().items() if group in ("model", "decoder", "cache")]
-    return Path(config.out_dir or "results/runs") / "-".join([*names, config_hash(resolved(config))])
+    names = [choice.replace("/", "_") for group, choice in choices().items() if group in ("model", "decoder", "cache")]
+    settings, below = resolved(config), Path(config.out_dir or "results/runs")
+    short = below / "-".join([*names, config_hash(settings)])
+    knobs = re.sub(r"[^\w.-]", "_", "-".join(_knobs(settings, "")))[:MAX_KNOBS]
+    return short if short.is_dir() or not knobs else below / "-".join([*names, knobs, config_hash(settings)])

@@ -25,7 +25,18 @@ from parallelbench.wiring.config import Outcome, decode_config
 from parallelbench.wiring.pool import Died, Report, devices, run_jobs
 from parallelbench.wiring.sweeper import GridsSweeper
 
+Plugins.instance()  # it runs the modules of Hydra's own plugins once more, so their classes are new ones afterwards
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher  # noqa: E402
+
 PLUGIN = "hydra_plugins.parallelbench_local"
+
+
+class InTurnLauncher(BasicLauncher):
+    """Hydra's own, whose task function has an attribute `jobs` and is told how many there are."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        self.task_function.jobs = len(job_overrides)  # type: ignore[union-attr]
+        return super().launch(job_overrides, initial_job_idx)
 
 
 class LocalLauncher(Launcher):
@@ -82,7 +93,7 @@ def register() -> None:
             sys.modules[name] = ModuleType(name)
             sys.modules[name].__path__ = []
             sys.modules[name].__spec__ = ModuleSpec(name, None, is_package=True)
-    for plugin in (LocalLauncher, GridsSweeper):
+    for plugin in (InTurnLauncher, LocalLauncher, GridsSweeper):
         plugin.__module__ = PLUGIN
         setattr(sys.modules[PLUGIN], plugin.__name__, plugin)
         Plugins.instance().register(plugin)

@@ -12,7 +12,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from parallelbench.records.facts import flatten
-from parallelbench.wiring.conf import CONF, in_one_sentence
+from parallelbench.wiring.catalogue import CONF
+from parallelbench.wiring.conf import in_one_sentence
 
 
 def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) -> None:

@@ -1,39 +1,43 @@
-"""The command `run`: one config or a sweep of them, in this process, in several or on all devices."""
+"""One config or a sweep of them, in this process, in several or on all devices."""
 
 import os
+import shlex
 import sys
-from collections.abc import Sequence
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
 from parallelbench.records.files import printable
+from parallelbench.records.record import read_run
 from parallelbench.run.processes import Processes, join
-from parallelbench.wiring.conf import CONF, sentence
-from parallelbench.wiring.config import Outcome, decode_config
+from parallelbench.stats.table import sweep_table
+from parallelbench.wiring.catalogue import CONF
+from parallelbench.wiring.conf import resolved, sentence
+from parallelbench.wiring.config import Outcome, choices, decode_config, title
 from parallelbench.wiring.exits import FAILED, REFUSED, say_error
 from parallelbench.wiring.launcher import register
-from parallelbench.wiring.overrides import check_overrides
 
 
-def main(arguments: Sequence[str]) -> None:
-    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]  # Hydra wants them side by side
-    sys.argv = ["parallelbench run", *(a for a in arguments if a not in overrides), *overrides]
+def sweep(refused: str = "") -> None:
+    """Runs what the command line, sys.argv, asks for. refused: why it is not begun, in all processes."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     transformers_logging.disable_progress_bar()  # one bar, the run's
     processes = join()
     task = _Task(processes)
     register()
     try:
-        if not any(a.startswith(("--config-name", "-cn", "--config-path", "-cp")) for a in arguments):
-            check_overrides([*overrides, *(a for a in arguments if a.startswith("~"))], _config_dir(arguments))
-        hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
+        if refused:
+            raise ValueError(refused)
+        with TemporaryDirectory() as notes:
+            if not {"launcher=slurm", "launcher=ray"} & set(sys.argv):  # whose jobs need what the sweeper writes
+                sys.argv.append(f"hydra.sweep.dir='{notes}'")
+            hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         task.finish(Outcome(refused=sentence(error)))
     task.close()
@@ -42,24 +46,22 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit(task.failed)
 
 
-def _config_dir(arguments: Sequence[str]) -> Path | None:
-    """Where options of the user's own are."""
-    for flag, value in pairwise([*(part for a in arguments for part in a.split("=", 1)), ""]):
-        if flag in ("--config-dir", "-cd"):
-            return Path(value)
-    return None
-
-
 class _Task:
     """What Hydra calls with each composed config: one that is refused or dies does not keep a sweep from its others.
-    failed: the exit code, 0 for none."""
+    failed: the exit code, 0 for none. jobs: of a sweep, as our launchers say."""
 
     def __init__(self, processes: Processes) -> None:
-        self.processes, self.failed = processes, 0
+        self.processes, self.failed, self.jobs = processes, 0, 0
         self.finished: dict[Path, Outcome] = {}
 
     def __call__(self, config: DictConfig) -> None:
-        say = partial(print, flush=True) if self.processes.is_main else lambda text: None
+        def say(text: str) -> None:
+            if self.processes.is_main:
+                if self.jobs:
+                    name = title(choices(), resolved(config))
+                    print(f"job {HydraConfig.get().job.num + 1} of {self.jobs}: {name}")
+                print(text, flush=True)
+
         self.finish(decode_config(config, self.processes, say))
 
     def finish(self, outcome: Outcome) -> None:
@@ -74,7 +76,12 @@ class _Task:
             print(printable(f"{outcome.table}\n{outcome.folder}"), flush=True)
 
     def close(self) -> None:
-        """A sweep's summary, where its runs have sent their numbers."""
+        """A sweep's table, and its summary where its runs have sent their numbers."""
+        folders = list(self.finished)
+        if len(folders) > 1 and self.processes.is_main:
+            text = sweep_table([read_run(folder) for folder in folders])
+            below = os.path.commonpath([folder.parent for folder in folders])
+            print(printable(f"\n{text}\nplots and a page: python -m parallelbench report {shlex.quote(below)}"))
         sinks = {name: sink for outcome in self.finished.values() for name, sink in outcome.sinks.items()}
         if len(self.finished) > 1 and sinks:
             from parallelbench.report.publish import publish_sweep  # loads plots

@@ -1,0 +1,133 @@
+"""Decodes in a terminal while they go on: the canvas after each forward, of several decoders beside each other."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from threading import Thread
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from decoders import Generation
+from decoders.loop import DecodedRow
+from decoders.state import DecodeState
+from decoders.types import Update, View
+from parallelbench.records.files import printable
+from parallelbench.records.trace import Step, Trace, replay
+from parallelbench.run.generator import DiffusionGenerator, Request, Traceable
+from parallelbench.run.recorder import StepRecorder
+
+MASKED, PADDING = "_", "."
+SPECIAL = re.compile(r"|</?\w+>|<\|\w+\|>")  # tokens such as <eos>, </s> and <|endoftext|>, which say nothing
+NEW, OLD = "bold black on #ffd866", "black on #cfe3f5"
+
+
+@dataclass
+class Decoding:
+    """One decoder at work on one request, in a thread of its own. steps: as far as it has come. generation: None until
+    it has ended. seconds: until then."""
+
+    name: str
+    generator: Traceable
+    request: Request
+    steps: list[Step] = field(default_factory=list)
+    generation: Generation | None = None
+    seconds: float = 0.0
+    _texts: dict[int, str] = field(default_factory=dict)
+    _queue: "SimpleQueue[Step | Generation | BaseException]" = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        generator = self.generator
+        if isinstance(generator, DiffusionGenerator):
+            generator = replace(generator, loop=_telling(generator.loop, self._queue.put))
+        try:
+            began = time.perf_counter()
+            ((generation, steps),) = generator.traced([self.request])
+            self.seconds = time.perf_counter() - began
+            if generator is self.generator:
+                for step in steps:
+                    self._queue.put(step)
+            self._queue.put(generation)
+        except BaseException as error:  # raised again where it is seen
+            self._queue.put(error)
+
+    def advance(self) -> None:
+        """Waits for the next forward, or the end. Raises what the decode raised."""
+        if self.generation is None:
+            news = self._queue.get()
+            if isinstance(news, BaseException):
+                raise news
+            if isinstance(news, Step):
+                self.steps.append(news)
+            else:
+                self.generation = news
+
+    def panel(self) -> Text:
+        """Name, count and canvas; without steps an empty canvas."""
+        steps, columns = self.steps, self.request.gen_len
+        frames = list(replay(Trace(self.name, columns, [], {}, steps)))
+        tokens = frames[-1].tokens if frames else [None] * columns
+        new = set(frames[-1].committed + frames[-1].edited) if frames and self.generation is None else set()
+        end = columns if self.generation is None else len(self.generation.token_ids)
+        text = Text(f"{self.name}\n", "bold")
+        text.append(f"{self._told(columns - tokens.count(None), columns)}\n\n", "not bold dim")
+        for column, token in enumerate(tokens[:end]):
+            shown = MASKED if token is None else self._text(token)
+            text.append(shown, "not bold dim" if token is None else NEW if column in new else f"not bold {OLD}")
+            text.append("\n" if shown.endswith("\\n") else " ")
+        return text
+
+    def _told(self, filled: int, columns: int) -> str:
+        if self.generation is None:
+            return f"forward {len(self.steps)}: {filled} of {columns} columns"
+        nfe, tokens = self.generation.nfe, self.generation.num_tokens
+        return f"{nfe} forward{'s' * (nfe > 1)} for {tokens} tokens: {tokens / nfe:.2f} a forward, {self.seconds:.2f} s"
+
+    def _text(self, token: int) -> str:
+        if token not in self._texts:
+            text = self.generator.model.decode([token])
+            shown = printable(text.replace("\n", "\\n")).strip(" ") or "\N{OPEN BOX}"
+            self._texts[token] = PADDING if SPECIAL.fullmatch(text) else shown
+        return self._texts[token]
+
+
+def play(decodings: Sequence[Decoding], console: Console, per_second: float) -> None:
+    """Shows decodes until all have ended: in a terminal at most so many forwards a second, elsewhere the end alone."""
+    with Live(console=console, auto_refresh=False) as live:
+        while any(decoding.generation is None for decoding in decodings):
+            for decoding in decodings:
+                decoding.advance()
+            if console.is_terminal:
+                live.update(_beside([decoding.panel() for decoding in decodings]), refresh=True)
+                time.sleep(1 / per_second)
+        live.update(_beside([decoding.panel() for decoding in decodings]))
+
+
+def _beside(panels: Sequence[Text]) -> Table:
+    table = Table.grid(padding=(0, 3), expand=True)
+    for _ in panels:
+        table.add_column(ratio=1)
+    table.add_row(*panels)
+    return table
+
+
+def _telling(loop: Callable[..., list[DecodedRow]], tell: Callable[[Step], None]) -> Callable[..., list[DecodedRow]]:
+    """A loop that also hands over each step of its first row."""
+
+    def telling(*arguments: object, on_step: StepRecorder, **options: object) -> list[DecodedRow]:
+        def on_each(state: DecodeState, view: View, update: Update) -> None:
+            before = len(on_step.rows[0])
+            on_step(state, view, update)
+            for step in on_step.rows[0][before:]:
+                tell(step)
+
+        return loop(*arguments, on_step=on_each, **options)
+
+    return telling

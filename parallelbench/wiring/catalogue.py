@@ -1,0 +1,31 @@
+"""What the conf folder offers, read as text: nothing that its files name is imported."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+CONF = Path(__file__).parents[2] / "conf"  # by path: a folder `conf` of the user's must not shadow it
+GROUPS = ("model", "decoder", "cache", "stop", "suite")
+LISTED = (*GROUPS, "launcher", "sink", "experiment")
+RUN = "run"
+
+
+def options(group: str, mine: Path | None = None) -> dict[str, str]:
+    """The options of a group by name, each with the comment on the first line of its file. mine: a folder of the
+    user's with further ones."""
+    files = [file for folder in (CONF, mine) if folder for file in sorted((folder / group).glob("*.yaml"))]
+    return {file.stem: next(iter(comments(file)), "") for file in files}
+
+
+def comments(file: Path) -> list[str]:
+    """Whole lines of comment, without those that are for Hydra."""
+    lines = (line[1:].strip() for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
+    return [line for line in lines if not line.startswith("@")]
+
+
+@cache
+def settings() -> dict[str, tuple[str, str]]:
+    """The plain keys of conf/run.yaml with default and comment."""
+    text = (CONF / f"{RUN}.yaml").read_text(encoding="utf-8")
+    found = re.findall(r"^(\w+): (\S+) # (.+)$", text, flags=re.MULTILINE)
+    return {key: (default, about) for key, default, about in found}

@@ -1,0 +1,126 @@
+"""The command `demo`: one prompt decoded before your eyes, by one decoder or two beside each other."""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parallelbench.records.files import replace_file
+from parallelbench.records.record import Record
+from parallelbench.records.trace import Trace
+from parallelbench.tasks import Sample, Task, builtin_tasks, text_tasks
+from parallelbench.tasks.base import ManyAnswers
+from parallelbench.wiring.catalogue import CONF, GROUPS, RUN
+from parallelbench.wiring.menu import nearest, plain
+from parallelbench.wiring.overrides import check_overrides
+
+if TYPE_CHECKING:
+    from parallelbench.run.live import Decoding
+
+OWN = {"versus": "", "svg": "", "task": "waiting_line/shuffle", "speed": "6"}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Plays a decode of the prompt, or of the first sample of `task`, and writes it as a moving picture if asked."""
+    words = plain(arguments)
+    given = OWN | {key: value for key, _, value in (word.partition("=") for word in words) if key in OWN}
+    texts = [word for word in words if "=" not in word or " " in word.partition("=")[0]]
+    overrides = [word for word in words if word not in texts and word.partition("=")[0] not in OWN]
+    if len(texts) > 1:
+        raise ValueError(f"demo takes one prompt, not {len(texts)}; put it in quotes")
+    tasks = {**builtin_tasks(), **text_tasks()}
+    if given["task"] not in tasks:
+        raise ValueError(f"task={given['task']} is not there; {nearest(given['task'], tasks)}")
+    try:
+        speed = float(given["speed"])
+    except ValueError:
+        speed = 0
+    if not 0.1 <= speed <= 1000:
+        raise ValueError(f"speed={given['speed']}; give forwards a second in [0.1, 1000]")
+    file = Path(given["svg"])
+    if given["svg"] and (file.is_dir() or not file.parent.is_dir()):
+        raise ValueError(f"svg={file} is no file in a folder that exists; give one such as decode.svg")
+    asked = [overrides]
+    if given["versus"]:
+        rest = [word for word in overrides if not word.startswith(("decoder=", "decoder."))]
+        asked.append([*rest, f"decoder={given['versus']}"])
+    for each in asked:
+        check_overrides(each)
+    task = tasks[given["task"]]
+    (sample,) = task.samples(1, 0)
+    if texts:
+        task, sample = None, Sample("your prompt", "", [{"role": "user", "content": texts[0]}], {}, "")
+    _show(asked, sample, task, speed, file if given["svg"] else None)
+
+
+def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, speed: float, svg: Path | None) -> None:
+    if sys.stderr.isatty():
+        print("loading PyTorch, which takes some seconds", end="\r", file=sys.stderr, flush=True)
+    import hydra
+    from rich.console import Console
+    from rich.text import Text
+    from transformers.utils import logging as transformers_logging
+
+    from parallelbench.report.moving_picture import moving_picture
+    from parallelbench.run.generator import Request, Traceable
+    from parallelbench.run.live import Decoding, play
+    from parallelbench.wiring.conf import in_one_sentence, resolved
+    from parallelbench.wiring.config import build_generator, title
+
+    transformers_logging.disable_progress_bar()
+    decodings = []
+    for overrides in asked:
+        with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
+            chosen = hydra.compose(RUN, list(overrides), return_hydra_config=True).hydra.runtime.choices
+            chosen = {group: chosen[group] for group in GROUPS}
+            config = hydra.compose(RUN, list(overrides))
+            name = title(chosen, resolved(config))
+            request = Request(sample.messages, config.gen_length or sample.gen_len)
+            generator = build_generator(config)
+            generator.prompt_len(request)
+            if not isinstance(generator, Traceable):
+                raise ValueError(f"the loop of {name} does not tell its steps; choose another decoder")
+            decodings.append(Decoding(name, generator, request))
+    console = Console(markup=False, highlight=False, emoji=False)
+    console.print(Text(sample.messages[-1]["content"]), "")
+    play(decodings, console, speed)
+    for decoding in decodings:
+        assert decoding.generation is not None
+        console.print("", Text(f"{decoding.name}:", "bold"), Text(decoding.generation.text), sep="\n")
+    if svg is not None:
+        records, traces = zip(*(_record(decoding, sample, task) for decoding in decodings), strict=True)
+        replace_file(svg, moving_picture([decoding.name for decoding in decodings], records, traces))
+        console.print("", str(svg), sep="\n")
+
+
+def _record(decoding: "Decoding", sample: Sample, task: Task | None) -> tuple[Record, Trace]:
+    """What a run would keep of a decode; without scores where there is no task."""
+    from parallelbench.run.recorder import make_trace
+
+    generation, generator = decoding.generation, decoding.generator
+    assert generation is not None
+    prompt, right = sample.messages[-1]["content"], sample.target
+    if isinstance(task, ManyAnswers):
+        right = task.nearest(sample, generation.text)
+    record = Record(
+        id=sample.id,
+        task=sample.task,
+        task_version=task.version if task else "",
+        prompt=prompt,
+        prompt_sha=hashlib.sha256(prompt.encode()).hexdigest()[:16],
+        data=sample.data,
+        target=sample.target,
+        completion=generation.text,
+        token_ids=generation.token_ids,
+        num_tokens=generation.num_tokens,
+        scores=task.score(sample, generation.text) if task else {},
+        nfe=generation.nfe,
+        queried=generation.queried,
+        committed_at=generation.committed_at,
+        stopped_by=generation.stopped_by,
+        latency_s=decoding.seconds,
+        batch_size=1,
+        batch=sample.id,
+    )
+    return record, make_trace(sample.id, generator.model, generation, decoding.steps, right)

@@ -1,0 +1,266 @@
+"""What the command line offers: each command with its words, from which come its help, its completion and the check of
+a command before anything heavy is loaded for it."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from textwrap import wrap
+
+from parallelbench.records.record import find_runs
+
+WIDTH = 100  # characters of a line
+
+
+@dataclass(frozen=True)
+class Command:
+    """module: of `main(arguments)`, which returns what is left to print. takes: the words that follow. options: what
+    else may follow as key=value. reads_runs: its paths hold runs. handed: what of the wiring it needs, to go back from
+    a run to its command or its decoder."""
+
+    module: str
+    takes: str
+    about: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    reads_runs: bool = True
+    handed: str = ""
+
+
+OUT_DIR = {"out_dir": "folder to write"}
+TABLES = {
+    "csv": "FILE,... published tables beside your runs",
+    "leaderboard": "FILE,... the leaderboard site's MODEL.json",
+    "generation": "v1 or v2 of ParallelBench, where the files do not say it",
+}
+COMMANDS = {
+    "run": Command(
+        "wiring.ask",
+        "[-m] [KEY=VALUE ...]",
+        "decode and score the tasks; -m sweeps over comma-separated values, in turn or with launcher=local on all "
+        "devices of this machine; torchrun --nproc-per-node N -m parallelbench run ... shares the work of one run",
+        reads_runs=False,
+    ),
+    "report": Command(
+        "report.report",
+        "DIR ...",
+        "page, tables and plots of all runs at or below the directories",
+        {"out_dir": "folder to write; results/report"},
+        handed="command.command",
+    ),
+    "score": Command(
+        "wiring.score",
+        "DIR ...",
+        "score stored completions again, without a model",
+        {"grammar": "another grammar checker: harper, languagetool, link_grammar or a URL"},
+    ),
+    "recommend": Command(
+        "report.recommend",
+        "DIR ...",
+        "the fastest configuration that loses at most a point",
+        {"max_loss": "points that may be lost; 1.0", "reference": "run to compare with; the best"},
+        handed="command.command",
+    ),
+    "leaderboard": Command(
+        "report.leaderboard",
+        "[DIR ...]",
+        "runs of several machines and published tables, ranked",
+        TABLES | {"out_dir": "folder to write; results/leaderboard"},
+    ),
+    "demo": Command(
+        "wiring.demo",
+        '["PROMPT"] [KEY=VALUE ...]',
+        "a prompt decoded before your eyes, by one decoder or two beside each other; takes the settings of run",
+        {
+            "versus": "a second decoder",
+            "svg": "FILE to draw it into, as a moving picture",
+            "task": "the task whose first sample is decoded where no prompt is given; waiting_line/shuffle",
+            "speed": "forwards a second at most; 6",
+        },
+        reads_runs=False,
+    ),
+    "trace": Command(
+        "report.trace_view",
+        "RUN [SAMPLE]",
+        "one sample forward by forward, of two runs beside each other; needs a run with traces=N",
+        {"other": "RUN, a second one", "svg": "FILE to draw it into, as a moving picture"},
+        reads_runs=False,
+    ),
+    "lm_eval": Command(
+        "wiring.lm_eval",
+        "ARGUMENTS ...",
+        "lm-evaluation-harness with the model dllm, whose --model_args are the settings of run; "
+        "`python -m lm_eval --help` shows the harness's own arguments",
+        reads_runs=False,
+    ),
+    "list": Command(
+        "wiring.choices",
+        "[GROUP]",
+        "what there is to choose from: model, decoder, cache, stop, suite, launcher, sink, experiment, tasks, settings",
+        {"config_dir": "folder with options of your own"},
+        reads_runs=False,
+    ),
+    "show": Command(
+        "wiring.show",
+        "KIND NAME",
+        "one choice: a task's prompt, target and scorer; a decoder's paper, knobs, defaults and grid; a model",
+        reads_runs=False,
+    ),
+    "completion": Command(
+        "wiring.completion",
+        "bash|zsh",
+        'the shell\'s completion of our words: eval "$(parallelbench completion bash)"',
+        reads_runs=False,
+    ),
+    "analyze theory": Command(
+        "report.theory",
+        "",
+        "ParallelBench's theory, ideal models and tiny",
+        {
+            "tasks": "all of them",
+            "n": "items of a list; 3..10",
+            "k": "items per step; 1,2,3,4,n",
+            "samples": "of an ideal model; 2000",
+            "tiny": "samples of the shipped model; 100",
+            "out_dir": "folder to write; results/theory",
+        },
+        reads_runs=False,
+    ),
+    "analyze frontier": Command(
+        "report.best_possible",
+        "RUN ...",
+        "score against forwards of runs beside the best possible",
+        {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier"},
+        handed="conf.build_part",
+    ),
+    "analyze pbx": Command(
+        "report.pbx",
+        "[RUN ...]",
+        "PBx, AUP and Pareto front of sweeps",
+        TABLES | {"out_dir": "folder to write; results/pbx"},
+    ),
+    "analyze compare": Command(
+        "report.compare",
+        "RUN_A RUN_B",
+        "B against A per task: score, p-value, ratios of NFE and TPF, paired bootstrap",
+        {"out_dir": "folder to write; results/compare"},
+    ),
+    "analyze oracle": Command(
+        "report.best_knob",
+        "RUN ...",
+        "the best knob for each sample: what a choice per sample could gain over one for all",
+        {"out_dir": "folder to write; results/oracle"},
+    ),
+    "analyze order": Command(
+        "report.decoding_order",
+        "RUN ...",
+        "how far decoders go from left to right: Kendall's and Spearman's correlations",
+        {"out_dir": "folder to write; results/order"},
+    ),
+}
+PASSED_ON = ("run", "demo", "lm_eval")  # they read words of their own
+NAMES = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))  # as they are typed first
+
+
+def usage() -> str:
+    """The page of `--help`."""
+    first = {name: command for name, command in COMMANDS.items() if " " not in name}
+    rows = [(f"{name} {command.takes}", command.about) for name, command in first.items()]
+    rows.append(("analyze NAME ...", "theory and studies of runs; `analyze` alone lists them"))
+    rows.append(("--version", "of this package"))
+    return "\n".join(
+        ("python -m parallelbench COMMAND", "", *table(rows), "", "COMMAND --help shows what else it takes.")
+    )
+
+
+def analyses() -> str:
+    """What `analyze` alone prints."""
+    rows = [(name.split()[1], command) for name, command in COMMANDS.items() if name.startswith("analyze ")]
+    return "\n".join(table([(f"{name} {command.takes}", command.about) for name, command in rows]))
+
+
+def help_of(name: str) -> str:
+    """One command's page."""
+    command = COMMANDS[name]
+    takes = " ".join((name, *filter(None, [command.takes]), *(f"[{key}=...]" for key in command.options)))
+    lines = [
+        *wrap(f"python -m parallelbench {takes}", WIDTH, subsequent_indent="    "),
+        "",
+        *wrap(command.about, WIDTH),
+    ]
+    return "\n".join(
+        [*lines, *([""] if command.options else []), *table([(f"{k}=", v) for k, v in command.options.items()])]
+    )
+
+
+def table(rows: Sequence[tuple[str, str]], least: int = 0) -> list[str]:
+    """Two columns, the second wrapped; what is too long for the first has lines of its own."""
+    left = max([least, *(len(name) for name, _ in rows if len(name) <= WIDTH // 2)]) + 2
+    lines = []
+    for name, about in rows:
+        first, *more = wrap(about, WIDTH - left, break_on_hyphens=False) or [""]
+        if len(name) > left - 2:
+            lines += wrap(name.replace(",", ", "), WIDTH, initial_indent="  ", subsequent_indent="    ")
+            name, more, first = "", [first, *more] if first else [], ""
+        if name:
+            lines.append(f"{name:{left}}{first}".rstrip())
+        lines += [" " * left + line for line in more]
+    return lines
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What to choose instead of a word that is not known: the closest, and all of them."""
+    names = list(known)
+    near = get_close_matches(word.split("/")[-1], [name.split("/")[-1] for name in names], 1)
+    return f"{f'the nearest is {near[0]}, and there are' if near else 'choose among'} {', '.join(names)}"
+
+
+def find(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The command that words name, and the words behind it. Raises ValueError with the closest where there is none."""
+    name, *rest = words
+    kind, known = "command", list(NAMES)
+    if name == "analyze" and rest:
+        kind, known = "analysis", [other.split()[1] for other in COMMANDS if other.startswith("analyze ")]
+        name, rest = rest[0], rest[1:]
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}; {nearest(name, known)}")
+    return (f"analyze {name}" if kind == "analysis" else name), rest
+
+
+def checked(name: str, words: Sequence[str]) -> list[str]:
+    """A command's words as key=value and paths. Raises ValueError for an option that it does not have, or a path
+    without runs, before the command is imported."""
+    command = COMMANDS[name]
+    if name in PASSED_ON:
+        return list(words)
+    given = [word if os.path.exists(word) else _without_brackets(word) for word in plain(words)]
+    for word in given:
+        key, equals, _ = word.partition("=")
+        if not equals:
+            if command.reads_runs and not os.path.exists(word):
+                find_runs([Path(word)])
+        elif key not in command.options and not os.path.exists(word):
+            raise ValueError(f"unknown option {word!r}; {nearest(f'{key}=', [f'{key}=' for key in command.options])}")
+    return given
+
+
+def plain(words: Sequence[str], flags: Sequence[str] = (), valued: Sequence[str] = ()) -> list[str]:
+    """`--key value` and `--key=value` as `key=value`, and as `key=` where no value stands. flags, valued: words with
+    dashes that stay; behind one of `valued` stands its value."""
+    found, left = list[str](), list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        if name in (*flags, *valued) or not re.match("--[a-zA-Z]", word) or os.path.exists(word):
+            found += [word, *([left.pop(0)] if name in valued and not equals and left else [])]
+        else:
+            if not equals and left and not left[0].startswith("--"):
+                value = left.pop(0)
+            found.append(f"{name[2:].replace('-', '_')}={value}")
+    return found
+
+
+def _without_brackets(word: str) -> str:
+    """A list as `run` takes it, key=[a,b], as key=a,b."""
+    return re.sub(r"^(\w+)=\[(.*)\]$", r"\1=\2", word)

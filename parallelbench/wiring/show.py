@@ -1,0 +1,178 @@
+"""The command `show`: one task, decoder, model or other choice. Classes are read, not imported."""
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import yaml
+
+from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.wiring.catalogue import CONF, LISTED, comments, options
+from parallelbench.wiring.menu import WIDTH, nearest, table
+
+ROOT = CONF.parent
+FULL = 95  # characters of a line of a docstring from which on the next goes on
+KINDS = ("task", *LISTED)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A setting of a part. extra: it is not in the yaml file, so Hydra wants a + before it."""
+
+    key: str
+    value: str
+    kind: str
+    extra: bool = False
+
+
+def main(arguments: Sequence[str]) -> str:
+    if len(arguments) != 2 or arguments[0] not in KINDS:
+        raise ValueError(f"show takes a kind and a name, such as `show decoder eb`; the kinds are {', '.join(KINDS)}")
+    kind, name = arguments
+    if kind == "task":
+        return _task(name)
+    known = options(kind)
+    if name not in known:
+        raise ValueError(f"{kind}={name} is not there; {nearest(name, known)}")
+    return _option(kind, name, known[name])
+
+
+def _task(name: str) -> str:
+    """Its prompt, target and scorer, by its first sample."""
+    known = {**builtin_tasks(), **text_tasks()}
+    found = [task for full, task in known.items() if full == name or full.endswith(f"/{name}")]
+    if len(found) != 1:
+        raise ValueError(f"task {name!r} is not there; {nearest(name, known)}")
+    task = found[0]
+    (sample,) = task.samples(1, 0)
+    scores = ", ".join(f"{key} {value:g}" for key, value in task.score(sample, sample.target).items())
+    parts = [
+        f"{task.name}, version {task.version}",
+        _folded(inspect.getdoc(task) or "", ""),
+        f"Scorer\n{_folded(inspect.getdoc(task.score) or '')}",
+        f"Sample {sample.id}: prompt\n{_folded(sample.messages[-1]['content'])}",
+        f"{_folded(f'Target, which scores {scores}', '')}\n{_folded(sample.target)}",
+        f"python -m parallelbench run suite.tasks=[{task.name}] traces=1",
+    ]
+    return "\n\n".join(parts)
+
+
+def _option(group: str, name: str, about: str) -> str:
+    """Comments, settings, grid and classes of a yaml file."""
+    file = CONF / group / f"{name}.yaml"
+    content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    about, _, example = about.partition(f": {group}.")
+    command = f"python -m parallelbench run {group}={name}"
+    facts = [("set", f"{group}.{example}")] if example else []
+    facts += [(key, value) for key, mark, value in (line.partition(": ") for line in comments(file)[1:]) if mark]
+    parts = [
+        "\n".join([f"{group}={name}", *wrap(about, WIDTH)]),
+        *(["\n".join(table(facts))] if facts else []),
+        command,
+    ]
+    classes = dict[str, str]()
+    knobs = list(_knobs(content, group, classes)) if group != "experiment" else []
+    if knobs:
+        rows = [(f"  {'+' if knob.extra else ''}{knob.key}={knob.value}", knob.kind) for knob in knobs]
+        parts.append("\n".join(["Settings, as they are without you", *table(rows)]))
+    grid = CONF / "experiment" / f"{name}.yaml"
+    if group in ("decoder", "experiment") and grid.exists():
+        parts.append("\n".join([f"Grid: python -m parallelbench run -m experiment={name}", *_grid(grid)]))
+    if group == "model":
+        parts += _shipped(content)
+    parts += [f"{target}\n{_folded(text)}" for target, text in classes.items() if text]
+    return "\n\n".join(parts)
+
+
+def _knobs(node: Any, path: str, classes: dict[str, str]) -> Iterator[Knob]:
+    """The settings below a node, outermost first. classes: filled with the docstring of every class on the way."""
+    if isinstance(node, dict):
+        declared: Mapping[str, tuple[str, str]] = {}
+        if "_target_" in node:
+            classes[node["_target_"]], declared = described(node["_target_"])
+        for key, value in node.items():
+            if _is_leaf(value) and not str(key).startswith("_"):
+                kind, _ = declared.get(key, ("", ""))
+                yield Knob(f"{path}.{key}", _written(value), kind)
+        for key, (kind, default) in declared.items():
+            if key not in node and default and path.count("."):
+                yield Knob(f"{path}.{key}", default, kind, extra=True)
+    if not _is_leaf(node):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _knobs(value, f"{path}.{key}", classes)
+
+
+def _is_leaf(value: Any) -> bool:
+    return not isinstance(value, dict) and not (isinstance(value, list) and any(isinstance(v, dict) for v in value))
+
+
+def _written(value: Any) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else "null" if value is None else str(value)
+
+
+def described(target: str) -> tuple[str, dict[str, tuple[str, str]]]:
+    """Docstring of one of our classes or functions, and its fields or arguments with type and default, from its source;
+    nothing of others."""
+    package, _, name = target.rpartition(".")
+    opening = re.compile(rf"^(?:class|def) {name}\b", re.MULTILINE)
+    for file in sorted((ROOT / package.split(".")[0]).rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if opening.search(text):
+            (found,) = (node for node in ast.parse(text).body if isinstance(node, Named) and node.name == name)
+            return ast.get_docstring(found) or "", dict(_fields(found))
+    return "", {}
+
+
+Named = ast.ClassDef | ast.FunctionDef
+
+
+def _fields(found: Named) -> Iterator[tuple[str, tuple[str, str]]]:
+    if isinstance(found, ast.ClassDef):
+        for node in found.body:
+            if isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar"):
+                default = "" if node.value is None else ast.unparse(node.value)
+                yield ast.unparse(node.target), (ast.unparse(node.annotation), default)
+        return
+    for argument in (*found.args.args, *found.args.kwonlyargs):
+        yield argument.arg, (ast.unparse(argument.annotation) if argument.annotation else "", "")
+
+
+def _grid(file: Path) -> list[str]:
+    sweeper = yaml.safe_load(file.read_text(encoding="utf-8"))["hydra"]["sweeper"]
+    grids = sweeper.get("grids", [sweeper.get("params")])
+    return table([(f"  {key}={values}", "") for grid in grids for key, values in grid.items()])
+
+
+def _shipped(content: Mapping[str, Any]) -> list[str]:
+    """What the folder of a model that comes with this package says of it."""
+    folder = ROOT / "dllm" / "assets" / str(content.get("name_or_path", ""))
+    if not content.get("name_or_path") or not (folder / "config.json").exists():
+        return []
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    wanted = ("model_type", "num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
+    rows = [(f"  {key}", str(config[key])) for key in wanted if key in config]
+    rows.append(("  size", f"{sum(file.stat().st_size for file in folder.glob('*.safetensors')) / 1e6:.1f} MB"))
+    _, text, *_ = (folder / "README.md").read_text(encoding="utf-8").split("\n\n")
+    return ["\n".join(["It comes with this package", *table(rows)]), _folded(text, ""), str(folder / "README.md")]
+
+
+def _folded(text: str, margin: str = "  ") -> str:
+    """Text within the width: full lines are joined with the next, and what is folded keeps its indent."""
+    lines, before = list[str](), ""
+    for line in text.splitlines():
+        if len(before) > FULL and line.strip() and not re.match(r"\s*[\w, ]+: ", line):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+        before = line
+    folded = []
+    for line in lines:
+        indent = margin + " " * (len(line) - len(line.lstrip()))
+        folded += wrap(line, WIDTH, initial_indent=margin, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return "\n".join(folded)
