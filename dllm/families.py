@@ -210,6 +210,13 @@ def _eurobert_spec(raw: Config) -> ModelSpec:
     return ModelSpec(raw.get("mask_token_id", 128002), _ids(raw["eos_token_id"]), raw["pad_token_id"])
 
 
+def raven_eos(raw: Config) -> tuple[int, ...]:
+    """Huginn, a causal LM (`dllm.recurrent`): begin_text (65504), end_text (65505) and end_turn (65508) end an answer,
+    whichever of them its config names."""
+    eos_ids = _ids(raw.get("eos_token_id") or 65505)
+    return (65504, 65505, 65508) if set(eos_ids) <= {65504, 65505, 65508} else eos_ids
+
+
 class LLaDA2Backbone(Glm4MoeForCausalLM):
     """GLM-4 MoE under its own name, so that query_key_value of its checkpoints is split on loading."""
 

@@ -23,11 +23,12 @@ from decoders.types import Update, View
 from decoders.verified.ahead import decode_ahead
 from tests.golden.adapters import STAND_INS, answer_lengths, common_params, translate, window
 from tests.golden.numbers import check_block_logits, check_logits, check_training
+from tests.golden.recurrent import check_depth_first, check_recurrent_logits, check_wavefront
 from tests.golden.selection import check_file, replay_selection
 
 GROUPS = {  # those that adapters.translate knows
     "eb", "pc_sampler", "dus", "klass", "klass_dream", "slowfast", "wino", "fastdllm_v2", "fastdllm_v2_logits",
-    "fastdllm_v2_train", "dus_levels",
+    "fastdllm_v2_train", "dus_levels", "huginn_ar", "huginn_diffusion", "huginn_logits",
     "dinfer_blockwise", "dinfer_credit_state", "dinfer_fastdllm", "dinfer_hierarchy_fn", "dinfer_vicinity",
     "dllm_dream_plain", "dparallel_dream", "dparallel_llada", "fastdllm_dream_block", "fastdllm_dream_plain",
     "fastdllm_llada", "fastdllm_llada_f6b35ec", "freedave", "learn2pd", "logits", "mlgsai_llada", "parallelbench_dream",
@@ -35,7 +36,7 @@ GROUPS = {  # those that adapters.translate knows
 }  # fmt: skip
 
 
-LATER = {"d2f", "dimple", "dimple_logits", "huginn_ar", "huginn_diffusion", "huginn_logits"}
+LATER = {"d2f", "dimple", "dimple_logits"}
 # oddities that are decodes like those of another group
 EDGES = {
     "f6b35ec_prefix_low_threshold": "fastdllm_llada_f6b35ec",
@@ -100,7 +101,9 @@ NUMBERS = {
     "logits": check_logits,
     "fastdllm_v2_logits": check_block_logits,
     "fastdllm_v2_train": check_training,
+    "huginn_logits": check_recurrent_logits,
 }
+RECURRENT = {"huginn_ar": check_depth_first, "huginn_diffusion": check_wavefront}
 ODD = (KeyError, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, OSError)
 Changes = list[set[tuple[int, int]]]  # of one row, per forward: (response column, token)
 
@@ -213,6 +216,9 @@ def check(folder: Path, group: str, path: Path) -> tuple[str, str, int]:
         _, different = check_file(path) or (0, [])
         return ("failed", f"cases {different}", 0) if different else ("passed", "", 0)
     trace = json.loads(path.read_text())
+    if group in RECURRENT:
+        difference = RECURRENT[group](folder, path, trace)
+        return ("failed", difference, 0) if difference else ("passed", "", 0)
     trace["params"] = common_params(group, trace["params"])
     for name, test, why in NOT_REPLAYED:
         if name in (group, "") and test(trace):
