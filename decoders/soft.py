@@ -41,3 +41,11 @@ class Slerp(SoftStep):
         values, tokens = logits.values.topk(self.top, dim=-1)
         weights = (values - logits.log_norm[..., None]).exp()
         return Soft(weights, torch.full(view.tokens.shape, self.amount, device=weights.device), tokens, mode="slerp")
+
+
+@dataclass(frozen=True)
+class SelfCondition(SoftStep):
+    """The whole predicted distribution, beside the token that the position shows."""
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
+        return Soft(logits.probs(), torch.ones(view.tokens.shape, device=logits.device))

@@ -11,6 +11,8 @@ from typing import Any
 
 from transformers import (
     AutoTokenizer,
+    DiffusionGemmaConfig,
+    DiffusionGemmaForBlockDiffusion,
     Glm4MoeConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -41,6 +43,7 @@ class Family:
     backbone: the stock class.
     keys: regular expressions from the checkpoint's weight names to the backbone's.
     tokenizer: the stock class for its tokenizer, whose files may name a class of the hub.
+    canvases: whether the backbone is an encoder and a decoder that make their own masks (`dllm.canvases`).
     """
 
     config: Callable[[Config], PreTrainedConfig]
@@ -48,6 +51,7 @@ class Family:
     backbone: type[PreTrainedModel]
     keys: Mapping[str, str] = field(default_factory=dict)
     tokenizer: type = AutoTokenizer
+    canvases: bool = False
 
 
 def recognise(raw: Config, name: str | None = None) -> Family | None:
@@ -210,6 +214,20 @@ def _eurobert_spec(raw: Config) -> ModelSpec:
     return ModelSpec(raw.get("mask_token_id", 128002), _ids(raw["eos_token_id"]), raw["pad_token_id"])
 
 
+def _diffusion_gemma_config(raw: Config) -> PreTrainedConfig:
+    """DiffusionGemma: a causal encoder and a bidirectional decoder of shared weights (transformers' own classes)."""
+    return DiffusionGemmaConfig.from_dict(dict(raw))
+
+
+def _diffusion_gemma_spec(raw: Config) -> ModelSpec:
+    """Uniform noise over the whole vocabulary, so MASK is the id behind it. <eos> (1) ends a text, <turn|> (106) a
+    turn; canvases follow each other directly behind the prompt, on no grid."""
+    text = raw["text_config"]
+    eos_ids = _ids(raw.get("eos_token_id") or text.get("eos_token_id") or 1)
+    pad_id = raw.get("pad_token_id") or text.get("pad_token_id") or 0
+    return ModelSpec(text["vocab_size"], eos_ids, pad_id, noise=text["vocab_size"])
+
+
 def raven_eos(raw: Config) -> tuple[int, ...]:
     """Huginn, a causal LM (`dllm.recurrent`): begin_text (65504), end_text (65505) and end_turn (65508) end an answer,
     whichever of them its config names."""
@@ -283,6 +301,9 @@ FAMILIES: dict[str, Family] = {
     "fast_dllm_v2": Family(_qwen2_config, _fast_dllm_spec, Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
     "sdar": Family(_sdar_config, _sdar_spec, Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer),
     "sdar_moe": Family(_sdar_moe_config, _sdar_spec, Qwen3MoeForCausalLM, tokenizer=Qwen2Tokenizer),
+    "diffusion_gemma": Family(
+        _diffusion_gemma_config, _diffusion_gemma_spec, DiffusionGemmaForBlockDiffusion, canvases=True
+    ),
     "eurobert": Family(_eurobert_config, _eurobert_spec, LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
 }
 """LLaDA-8B Base and Instruct and LLaDA-1.5 are `llada`; Dream, DiffuCoder and Dream-Coder `dream`; LLaDA2.x mini and
@@ -297,5 +318,6 @@ MODEL_TYPES = {
     "sdar": "sdar",
     "sdar_moe": "sdar_moe",
     "eurobert": "eurobert",
+    "diffusion_gemma": "diffusion_gemma",
 }
 """`model_type` of config.json to family."""
