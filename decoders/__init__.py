@@ -2,7 +2,7 @@
 
 from decoders.compose import Decoder
 from decoders.credit import Credit
-from decoders.filters import BanEos, Temperature, TopK, TopP
+from decoders.filters import BanEos, Cooling, Temperature, TopK, TopP
 from decoders.generate import Generation, generate, generate_verified
 from decoders.loop import NO_CACHE, DecodedRow, decode
 from decoders.remask import (
@@ -11,6 +11,7 @@ from decoders.remask import (
     LoopRule,
     ReMdmRemask,
     ReMdmRule,
+    Renoise,
     RunningConfidence,
     TokenEdit,
     WideIn,
@@ -29,7 +30,7 @@ from decoders.rules.segments import Hierarchical
 from decoders.running.blocks import RunningSet
 from decoders.running.flight import decode_running
 from decoders.slowfast import SlowFast
-from decoders.soft import SelfDoubt, Slerp, Smoothing
+from decoders.soft import SelfCondition, SelfDoubt, Slerp, Smoothing
 from decoders.stop import BlockEos, Eotp, Never, StopRule, StrictEos
 from decoders.types import CommitRule, LogitTransform, Rescore, Revise, SoftStep
 from decoders.verified.accept import Sampling

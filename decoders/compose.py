@@ -98,6 +98,11 @@ class Decoder(Knobs):
         return self.revise is not None or any(part.needs_decided for part in self.tree())
 
     @property
+    def needs_noise(self) -> bool:
+        """Whether it is for uniform-state models alone."""
+        return any(part.needs_noise for part in self.tree())
+
+    @property
     def identity(self) -> str:
         """A text that tells the decoder's learned weights from others, empty where it has none."""
         return "".join(part.identity for part in self.tree())

@@ -72,3 +72,18 @@ class BanEos(LogitTransform):
             return values
 
         return logits.each(kept)
+
+
+@dataclass(frozen=True)
+class Cooling(LogitTransform):
+    """Divides the logits by a temperature that falls linearly, from `hot` before the first of `steps` forwards to
+    `cold` behind the last."""
+
+    hot: Scale = 0.8
+    cold: Scale = 0.4
+    steps: Count = 48
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
+        left = (self.steps - view.step).clamp(min=0) / self.steps
+        temperature = (self.cold + (self.hot - self.cold) * left)[:, None].expand(view.tokens.shape)
+        return logits.each(lambda values, here: values / here[:, None].to(values), temperature)

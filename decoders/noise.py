@@ -59,6 +59,11 @@ class Noise:
         return (_shift_right(bits, 11).double() + 0.5) * 2.0**-53
 
 
+def noise_tokens(noise: Noise, width: int, vocab: int, stream: str) -> Int[Tensor, "B W"]:
+    """Tokens drawn uniformly from 0 .. vocab - 1."""
+    return (noise.uniform(width, stream=stream) * vocab).long()
+
+
 def _hash(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
     """SplitMix64's finaliser on int64 (wrapping arithmetic)."""
     x = x + _INCREMENT

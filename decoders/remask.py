@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from conf.knobs import Count, In, Number, Positive, Share, Weight
+from decoders.noise import noise_tokens
 from decoders.ranking import lowest, take
 from decoders.rules.schedules import MaskGit, masks_at_start
 from decoders.types import Candidates, CommitRule, Memory, Part, Revise, Shape, Update, View
@@ -265,3 +266,38 @@ class ReMdmRemask(Revise):
         _keep(memory, write, candidates)
         update = _remask(view, candidates, write, back)
         return Update(update.tokens, update.write, hold=(after < 1)[:, 0])
+
+
+@dataclass(frozen=True)
+class Renoise(Revise):
+    """Uniform-state diffusion (DiffusionGemma): shows accepted candidates and new noise in the next forward, and writes
+    the likeliest tokens of all positions at once: when they have been the same for `stable` steps more and their mean
+    entropy is below `confident` nats, or after `steps` forwards.
+
+    Until then all positions stay undecided, so a step may go back on anything. The rule says what is accepted
+    (`EntropyBound`). Needs a model with `spec.noise`; a decoder with temperature 1, confidence entropy and at_least_one
+    false; `Cooling` and `SelfCondition` are the released other parts.
+    """
+
+    needs_noise: ClassVar[bool] = True
+    steps: Count = 48
+    stable: Number = 1
+    confident: Weight = 0.005
+
+    def init(self, shape: Shape) -> Memory:
+        zeros = torch.zeros((shape.batch, shape.window), dtype=torch.long, device=shape.device)
+        return {"best": zeros, "same": zeros[:, 0].clone()}
+
+    def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
+        best, same = view.logits.top[1], memory["same"]
+        unchanged = ((best == memory["best"]) | ~view.masked).all(1) & (view.step > 0)
+        same.copy_(torch.where(unchanged, same + 1, 0))
+        memory["best"].copy_(best)
+        sure = _mean(-candidates.confidence, view.masked) < self.confident
+        done = ((same >= self.stable) & sure) | (view.step + 1 >= self.steps)
+        fresh = noise_tokens(view.noise, view.tokens.shape[1], view.spec.noise, "renoise")
+        return Update(best, view.masked & done[:, None], shown=torch.where(write, candidates.tokens, fresh))
+
+
+def _mean(values: Float[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Float[Tensor, " B"]:
+    return (values * where).sum(1) / where.sum(1).clamp(min=1)

@@ -51,3 +51,11 @@ class SelfDoubt(SoftStep):
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
         prob, tokens = logits.top_prob(), logits.top[1][..., None]
         return Soft(torch.ones_like(prob)[..., None], prob, tokens, mode="lerp", at="decided")
+
+
+@dataclass(frozen=True)
+class SelfCondition(SoftStep):
+    """The whole predicted distribution, beside the token that the position shows."""
+
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
+        return Soft(logits.probs(), torch.ones(view.tokens.shape, device=logits.device))

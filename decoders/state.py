@@ -1,14 +1,14 @@
 """The state of one decode call: the canvas, and where each row stands. No other file slices or moves windows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from decoders.logits import Logits
-from decoders.noise import Noise
+from decoders.noise import Noise, noise_tokens
 from decoders.types import Update, View
 from dllm.cache import Plan, Progress
 from dllm.soft import Soft, SoftInput
@@ -40,6 +40,7 @@ class DecodeState:
     fresh: columns that the last forward wrote.
     window: columns per window.
     soft: what positions of the windows show the model.
+    shown: and on what token, for a model with `spec.noise`.
     reference: the canvas of another decode, for rules that ask for it.
     eos_ahead: probability of EOS at masked columns where the last forward expected one, else 0. For stop rules that
         ask.
@@ -70,6 +71,7 @@ class DecodeState:
     fresh: Bool[Tensor, "B T"]
     window: int
     soft: Soft | None = None
+    shown: Int[Tensor, "B W"] | None = None
     reference: Int[Tensor, "B T"] | None = None
     eos_ahead: Float[Tensor, "B T"] | None = None
     sight: Int[Tensor, " B"] | None = None
@@ -171,12 +173,23 @@ class DecodeState:
 
     @property
     def soft_input(self) -> SoftInput | None:
-        """The soft step, for rows that are still in the window it was made for."""
-        if self.soft is None:
+        """The soft step, for rows that are still in the window it was made for; others of a model with noise show
+        that."""
+        if self.soft is None and not self.spec.noise:
             return None
-        columns = self.columns
-        where = self.pending if self.soft.at == "masked" else self.live & ~self.pending
-        return SoftInput(self.soft, columns, where.gather(1, columns) & (self.step > 0)[:, None])
+        columns, stays = self.columns, (self.step > 0)[:, None]
+        pending = self.pending.gather(1, columns)
+        if not self.spec.noise:
+            assert self.soft is not None
+            where = pending if self.soft.at == "masked" else self.live.gather(1, columns) & ~pending
+            return SoftInput(self.soft, columns, where & stays)
+        shown = noise_tokens(Noise(self.seeds, self.nfe), self.window, self.spec.noise, "canvas")
+        if self.shown is not None:
+            shown = torch.where(stays, self.shown, shown)
+        soft = self.soft
+        if soft is not None:
+            soft = replace(soft, amount=soft.amount * stays)
+        return SoftInput(soft, columns, pending, shown)
 
     def view(self, logits: Logits, shadow: Float[Tensor, "B W"] | None = None, partial: Sequence[Plan] = ()) -> View:
         """What the decoder may see of this step. partial: plans whose rows may decide only the columns that the plan
@@ -212,7 +225,7 @@ class DecodeState:
         columns, write = self.columns, update.write & live
         self.canvas.scatter_(1, columns, torch.where(write, update.tokens, tokens))
         self._pending = None
-        self.soft, self.accepted = update.soft, update.accepted
+        self.soft, self.shown, self.accepted = update.soft, update.shown, update.accepted
         self.sight = None if update.sight is None else self.start + update.sight
         at = torch.where(update.tokens == self.spec.mask_id, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
         self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))

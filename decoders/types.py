@@ -79,7 +79,8 @@ class Update:
     tokens: the ids to write.
     write: where to write them.
     hold: rows that stay for another forward in a window that is full. None: no row.
-    soft: what positions show the model in the next forward. None: their token or MASK.
+    soft: what positions show the model in the next forward. None: their token, and MASK or a token of noise.
+    shown: that token of noise, for a model with `spec.noise`. None: a new one.
     sight: columns of the window that the next forward sees, from the left, or EVERYTHING. Logits behind them mean
         nothing. None: all.
     accepted: positions that the rule's filter accepted. None: it has no filter.
@@ -89,6 +90,7 @@ class Update:
     write: Bool[Tensor, "B W"]
     hold: Bool[Tensor, " B"] | None = None
     soft: Soft | None = None
+    shown: Int[Tensor, "B W"] | None = None
     sight: Int[Tensor, " B"] | None = None
     accepted: Bool[Tensor, "B W"] | None = None
 
@@ -102,12 +104,14 @@ class Part(Knobs):
     needs_reference: the part reads `View.reference`. The loop then decodes every prompt once before.
     needs_decided: the part reads logits at positions that are decided already. A decoder with a revision always gets
         them.
+    needs_noise: the part shows undecided positions noise, which takes a model with `spec.noise`.
     steps: forwards per window that the part was given, 0 where it plans none. A row is given up after twice as many.
     """
 
     needs_shadow: ClassVar[bool] = False
     needs_reference: ClassVar[bool] = False
     needs_decided: ClassVar[bool] = False
+    needs_noise: ClassVar[bool] = False
     steps: int = 0
 
     @property

@@ -11,6 +11,8 @@ from typing import Any
 
 from transformers import (
     AutoTokenizer,
+    DiffusionGemmaConfig,
+    DiffusionGemmaForBlockDiffusion,
     Glm4MoeConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -46,6 +48,7 @@ class Family:
     backbone: the stock class.
     keys: regular expressions from the checkpoint's weight names to the backbone's.
     tokenizer: the stock class for its tokenizer, whose files may name a class of the hub.
+    canvases: whether the backbone is an encoder and a decoder that make their own masks (`dllm.canvases`).
     """
 
     config: Callable[[Config], PreTrainedConfig]
@@ -53,6 +56,7 @@ class Family:
     backbone: type[PreTrainedModel]
     keys: Mapping[str, str] = field(default_factory=dict)
     tokenizer: type = AutoTokenizer
+    canvases: bool = False
 
 
 def recognise(raw: Config, name: str | None = None) -> Family | None:
@@ -227,6 +231,27 @@ def _eurobert_spec(raw: Config) -> ModelSpec:
     return ModelSpec(raw.get("mask_token_id", 128002), _ids(raw["eos_token_id"]), raw["pad_token_id"])
 
 
+def _diffusion_gemma_config(raw: Config) -> PreTrainedConfig:
+    """DiffusionGemma: a causal encoder and a bidirectional decoder of shared weights (transformers' own classes)."""
+    return DiffusionGemmaConfig.from_dict(dict(raw))
+
+
+def _diffusion_gemma_spec(raw: Config) -> ModelSpec:
+    """Uniform noise over the whole vocabulary, so MASK is the id behind it. <eos> (1) ends a text, <turn|> (106) a
+    turn; canvases follow each other directly behind the prompt, on no grid."""
+    text = raw["text_config"]
+    eos_ids = _ids(raw.get("eos_token_id") or text.get("eos_token_id") or 1)
+    pad_id = raw.get("pad_token_id") or text.get("pad_token_id") or 0
+    return ModelSpec(text["vocab_size"], eos_ids, pad_id, noise=text["vocab_size"])
+
+
+def raven_eos(raw: Config) -> tuple[int, ...]:
+    """Huginn, a causal LM (`dllm.recurrent`): begin_text (65504), end_text (65505) and end_turn (65508) end an answer,
+    whichever of them its config names."""
+    eos_ids = _ids(raw.get("eos_token_id") or 65505)
+    return (65504, 65505, 65508) if set(eos_ids) <= {65504, 65505, 65508} else eos_ids
+
+
 class LLaDA2Backbone(Glm4MoeForCausalLM):
     """GLM-4 MoE under its own name, so that query_key_value of its checkpoints is split on loading."""
 
@@ -305,6 +330,9 @@ FAMILIES: dict[str, Family] = {
         {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."},
         PreTrainedTokenizerFast,
     ),
+    "diffusion_gemma": Family(
+        _diffusion_gemma_config, _diffusion_gemma_spec, DiffusionGemmaForBlockDiffusion, canvases=True
+    ),
     "eurobert": Family(_eurobert_config, _eurobert_spec, LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),
 }
 """LLaDA-8B Base and Instruct and LLaDA-1.5 are `llada`; Dream, DiffuCoder and Dream-Coder `dream`; LLaDA2.x mini and
@@ -315,11 +343,8 @@ MODEL_TYPES = {
     "lladamoe": "llada_moe",
     "llada2_moe": "llada2",
     "Dream": "dream",
-    "dimple": "dimple",
     "Fast_dLLM_Qwen": "fast_dllm_v2",
-    **{name: name for name in ("a2d-qwen2", "a2d-qwen3", "a2d-llama", "nemotron_labs_diffusion")},
-    "sdar": "sdar",
-    "sdar_moe": "sdar_moe",
-    "eurobert": "eurobert",
+    **{name: name for name in ("a2d-qwen2", "a2d-qwen3", "a2d-llama", "diffusion_gemma", "dimple", "eurobert")},
+    **{name: name for name in ("nemotron_labs_diffusion", "sdar", "sdar_moe")},
 }
 """`model_type` of config.json to family."""

@@ -11,7 +11,7 @@ from dllm.checkpoint import HUB, find_file, raw_config, read_tokenizer, shipped_
 from dllm.families import recognise
 from dllm.guidance import Guided
 from dllm.load import load_diffusion
-from dllm.recurrent import load_recurrent, recurrent_folder
+from dllm.recurrent import is_recurrent, load_recurrent, recurrent_folder
 from dllm.spec import SPEC_FILE
 
 OF_DIFFUSION = ("spec", "family", "adapter", "compile", "guidance")
@@ -23,8 +23,8 @@ def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options:
 
     guidance: scale of classifier-free guidance for a diffusion model, which then becomes a `Guided`.
     options: those of `load_diffusion`. Autoregressive models take device, dtype, chat_template and what is for
-        transformers; recurrent ones take device and dtype. Giving spec, family or adapter says that a diffusion model
-        is meant.
+        transformers; recurrent ones take device, dtype and where their files are. Giving spec, family or adapter says
+        that a diffusion model is meant, unless config.json says that the model is recurrent.
 
     Raises ValueError as `load_diffusion` does, and for options of another kind of model.
     """
@@ -34,9 +34,8 @@ def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options:
         model = load_diffusion(name_or_path, **options)
         return model if guidance is None else Guided(model, guidance)
     given = options if guidance is None else {**options, "guidance": guidance}
-    wrong = [
-        name for name in given if name in OF_DIFFUSION or (kind == "recurrent" and name not in ("device", "dtype"))
-    ]
+    taken = ("device", "dtype", *HUB)
+    wrong = [name for name in given if name in OF_DIFFUSION or (kind == "recurrent" and name not in taken)]
     if wrong:
         raise ValueError(
             f"{wrong[0]}={given[wrong[0]]!r} is not for model {str(name_or_path)!r}, which is "
@@ -53,11 +52,16 @@ def _kind(name_or_path: str | Path, options: dict[str, Any]) -> str:
         return "causal"
     if recurrent_folder(name_or_path) is not None:
         return "recurrent"
-    if name in shipped_models() or any(key in options for key in ("spec", "family", "adapter")):
+    if name in shipped_models():
         return "diffusion"
     hub = {key: options[key] for key in HUB if key in options}
     try:
-        return "causal" if _is_causal(name, raw_config(name, hub), hub) else "diffusion"
+        raw = raw_config(name, hub)
+        if is_recurrent(raw):
+            return "recurrent"
+        if any(key in options for key in ("spec", "family", "adapter")):
+            return "diffusion"
+        return "causal" if _is_causal(name, raw, hub) else "diffusion"
     except Exception:  # files made by others break their readers in many ways
         return "diffusion"
 

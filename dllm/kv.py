@@ -76,6 +76,15 @@ class ColumnCache(Cache):
                 if store is not None:
                     store[target.to(store.device)] = store[source.to(store.device)]
 
+    def take(self, other: "ColumnCache", columns: Int[Tensor, "B W"]) -> None:
+        """Overwrites these columns with their keys and values in another cache of the same shape."""
+        for layer, source in zip(self.layers, other.layers, strict=True):
+            assert isinstance(layer, _ColumnLayer) and isinstance(source, _ColumnLayer)
+            for store, new in ((layer.keys, source.keys), (layer.values, source.values)):
+                assert store is not None and new is not None
+                where = columns[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[-1])
+                store.scatter_(2, where, new.gather(2, where))
+
     def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
         """Says where the next update belongs. rows: None means every row in order."""
         self.rows, self.columns = rows, columns

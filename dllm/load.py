@@ -26,6 +26,7 @@ from transformers import (
 
 from conf.knobs import check
 from dllm.adapter import attach_all, is_attached
+from dllm.canvases import CanvasLM
 from dllm.checkpoint import (
     ASSETS,
     RESCALED,
@@ -63,7 +64,7 @@ def load_diffusion(
     chat_template: str | None = None,
     compile: bool = False,
     **pretrained: Any,
-) -> DiffusionLM:
+) -> DiffusionLM | CanvasLM:
     """A shipped diffusion model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
 
     device: a torch device, or "auto" for a GPU where there is one.
@@ -93,7 +94,9 @@ def load_diffusion(
         raw = raw_config(path, hub)
         chosen = recognise(raw, family)
         config, family_spec = (_native_config(path, raw, hub), None) if chosen is None else _translated(chosen, raw)
-        config.is_causal = False
+        canvases = chosen is not None and chosen.canvases
+        if not canvases:
+            config.is_causal = False
         kind = _native_backbone(config) if chosen is None else chosen.backbone
         keys = None if chosen is None else chosen.keys
         backbone, info = read_backbone(path, kind, config, dtype, keys, pretrained)
@@ -105,6 +108,11 @@ def load_diffusion(
     placed = "device_map" in pretrained
     entry = first_device(backbone) if placed else None
     name = Path(str(name_or_path)).name
+    if canvases:
+        refuse = [key for key, given in (("adapter", adapter), ("compile", compile)) if given]
+        if refuse:
+            raise ValueError(f"{refuse[0]} is not for model {name!r}, whose encoder and decoder share their weights")
+        return CanvasLM(backbone, spec, tokenizer, name).to(device).eval()
     if masked:
         model: DiffusionLM = EncoderLM(backbone, spec, tokenizer, name, entry=entry)
     elif isinstance(backbone, DimpleBackbone):

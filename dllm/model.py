@@ -307,7 +307,7 @@ class DiffusionLM(nn.Module):
             # where in the window each query column is, -1 outside
             place = torch.where(soft.where, _arange_like(soft.columns), -1)
             place = torch.full_like(tokens, -1).scatter_(1, soft.columns, place).gather(1, query)[..., None]
-            mixture = soft.soft.embed(embed, self.spec.mask_id)
+            mixture = soft.embed(embed, self.spec.mask_id)
             here = torch.where(place < 0, here, mixture.gather(1, place.clamp(min=0).expand_as(here)))
         return self._mixed(here, tokens, query, end)
 

@@ -1,4 +1,5 @@
-"""Soft inputs: positions that are still masked show the model a mixture of tokens and not MASK alone."""
+"""Soft inputs: positions that are still masked show the model a mixture of tokens and not MASK alone, or, in
+uniform-state diffusion, a token of noise."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -31,8 +32,9 @@ class Soft:
         tokens = None if self.tokens is None else self.tokens[rows]
         return Soft(self.weights[rows], self.amount[rows], tokens, self.mode, self.at)
 
-    def embed(self, embedding: nn.Module, mask_id: int) -> Float[Tensor, "B W D"]:
-        """Input embeddings of the window positions. embedding: the model's input embedding, with `weight` `[V, D]`."""
+    def embed(self, embedding: nn.Module, mask: Float[Tensor, "... D"]) -> Float[Tensor, "B W D"]:
+        """Input embeddings of the window positions. embedding: the model's input embedding, with `weight` `[V, D]`.
+        mask: what undecided positions show without the mixture, in place of E[MASK]."""
         table = embedding.weight
         assert isinstance(table, Tensor)
         weights, amount = self.weights.to(table.dtype), self.amount.to(table.dtype)[..., None]
@@ -40,7 +42,6 @@ class Soft:
             mixture = weights @ table[: weights.shape[-1]]
         else:
             mixture = (weights[..., None] * table[self.tokens]).sum(-2)
-        mask = table[mask_id]
         if self.mode == "add":
             return mask + amount * mixture
         return _slerp(mask, mixture, amount) if self.mode == "slerp" else _lerp(mask, mixture, amount)
@@ -48,30 +49,42 @@ class Soft:
 
 @dataclass(frozen=True)
 class SoftInput:
-    """A Soft and its place on the canvas.
+    """What undecided positions show, and their place on the canvas.
 
+    soft: the mixture. None: nothing but the token.
     columns: canvas columns of the window.
     where: positions at which it holds.
+    shown: tokens in place of MASK. None: MASK.
     """
 
-    soft: Soft
+    soft: Soft | None
     columns: Int[Tensor, "B W"]
     where: Bool[Tensor, "B W"]
+    shown: Int[Tensor, "B W"] | None = None
 
     def __getitem__(self, rows: Int[Tensor, " R"]) -> "SoftInput":
-        return SoftInput(self.soft[rows], self.columns[rows], self.where[rows])
+        soft = None if self.soft is None else self.soft[rows]
+        shown = None if self.shown is None else self.shown[rows]
+        return SoftInput(soft, self.columns[rows], self.where[rows], shown)
+
+    def embed(self, embedding: nn.Module, mask_id: int) -> Float[Tensor, "B W D"]:
+        """Input embeddings of the window positions."""
+        table = embedding.weight
+        assert isinstance(table, Tensor)
+        mask = table[mask_id] if self.shown is None else table[self.shown]
+        return mask.expand(*self.columns.shape, -1) if self.soft is None else self.soft.embed(embedding, mask)
 
 
-def _lerp(mask: Float[Tensor, " D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:
+def _lerp(mask: Float[Tensor, "... D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:
     """On the line from mask to the mixture, with a norm on the line between their norms."""
-    norm = torch.lerp(mask.norm().expand_as(amount), mixture.norm(dim=-1, keepdim=True), amount)
+    norm = torch.lerp(mask.norm(dim=-1, keepdim=True).expand_as(amount), mixture.norm(dim=-1, keepdim=True), amount)
     return norm * nn.functional.normalize(torch.lerp(mask.expand_as(mixture), mixture, amount), dim=-1)
 
 
-def _slerp(mask: Float[Tensor, " D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:
+def _slerp(mask: Float[Tensor, "... D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:
     """A vector of mask's norm, turned by `amount` of the angle from mask to the mixture. Linear where they are nearly
     parallel."""
-    norm = mask.norm()
+    norm = mask.norm(dim=-1, keepdim=True)
     start, end = (mask / norm).expand_as(mixture), nn.functional.normalize(mixture, dim=-1)
     angle = (start * end).sum(-1, keepdim=True).clamp(-1, 1).acos()
     sine = angle.sin().clamp(min=1e-6)

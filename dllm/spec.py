@@ -34,6 +34,9 @@ class ModelSpec(Knobs):
         the distance from a prompt's start to its response constant.
     mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.layers.NeighbourMix`).
     delete_id, split_id: tokens by which a model that edits drops a column or makes one (LLaDA2.2). None: it has none.
+    noise: 0 for absorbing masks: an undecided column shows MASK. For uniform-state diffusion the number n of ids that
+        noise is drawn from: an undecided column shows one of 0 .. n - 1. MASK then only stands for "undecided" on the
+        canvas, so mask_id is n or more and no model is given it.
     kv: whether the K/V of columns can be kept between forwards. False for encoders (BERT), which compute all again.
     """
 
@@ -49,6 +52,7 @@ class ModelSpec(Knobs):
     kv: bool = True
     delete_id: Number | None = field(default=None, repr=False)
     split_id: Number | None = field(default=None, repr=False)
+    noise: Number = field(default=0, repr=False)  # models saved before had none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +60,8 @@ class ModelSpec(Knobs):
             raise ValueError("eos_ids is empty; name the id that ends a text")
         if self.mask_id in self.eos_ids or self.mask_id == self.pad_id:
             raise ValueError(f"mask_id={self.mask_id} is also EOS or PAD; a dLLM needs a mask token of its own")
+        if self.noise and self.mask_id < self.noise:
+            raise ValueError(f"mask_id={self.mask_id} is among the {self.noise} ids of noise; give an id behind them")
         if self.context_causal and self.block is None:
             raise ValueError("context_causal=true needs a model with blocks; set spec.block")
         if self.prompt_block and (self.block is None or self.context_causal):

@@ -13,6 +13,7 @@ PUBLIC = {
     "parallelbench.methods.verified": ("FreeDave", "LinearSpec", "LoPA", "PromptLookup", "SelfSpec"),
     "parallelbench.training.mixture": ("TaskMixture",),
     "parallelbench.methods.diffusion_forcing": ("DiffusionForcing",),
+    "parallelbench.methods.adaptive_depth": ("AdaptiveDepth",),
     "parallelbench.report.sinks": ("TensorBoard", "Wandb"),
     "parallelbench.tasks": ("Suite",),
     "parallelbench.tasks.code.tasks": ("HumanEval", "Mbpp"),

@@ -20,7 +20,7 @@ from dllm.causal import CausalLM, save_causal
 from dllm.checkpoint import ASSETS
 from dllm.load import save
 from dllm.model import DiffusionLM
-from dllm.recurrent import RecurrentLM, save_recurrent
+from dllm.recurrent import LlamaRecurrentLM, save_recurrent
 from dllm.training.fit import FitConfig, fit, join
 from dllm.training.lora import Lora
 from dllm.training.objectives import NextToken
@@ -109,7 +109,7 @@ def train(config: dict[str, Any]) -> None:
     if lora is not None:
         lora.save(model, result, config["init"])
     else:
-        writers = {CausalLM: save_causal, RecurrentLM: save_recurrent}
+        writers = {CausalLM: save_causal, LlamaRecurrentLM: save_recurrent}
         writers.get(type(model), save)(model, result)
     sequences = report.steps * report.batches_per_step * data.batch_size
     record = {

@@ -16,6 +16,7 @@ import torch
 
 from dllm import ModelSpec
 from dllm.families import recognise
+from dllm.recurrent import RavenBackbone, RavenConfig, RavenLM
 
 FOLDER = Path(__file__).parent / "published"
 Shapes = dict[str, tuple[int, ...]]
@@ -208,8 +209,43 @@ def loaded(shapes: Shapes, renames: dict[str, str], config: dict[str, Any]) -> S
     return result
 
 
+def raven(c: dict[str, Any]) -> Shapes:
+    """Huginn, as its checkpoint names its weights."""
+    width, heads, inner = c["n_embd"], c["n_heads"], c["intermediate_size"]
+    block = {f"norm_{i}.weight": (width,) for i in range(1, 5)} | {
+        "attn.Wqkv.weight": (3 * width, width),
+        "attn.qk_bias": (2, 1, heads, width // heads),
+        "attn.proj.weight": (width, width),
+        "mlp.fc.weight": (2 * inner, width),
+        "mlp.proj.weight": (width, inner),
+    }
+    shapes: Shapes = {
+        "wte.weight": (c["vocab_size"], width),
+        "adapter.weight": (width, 2 * width),
+        "ln_f.weight": (width,),
+    }
+    for part, name in (("prelude", "prelude"), ("recurrent_block", "core_block"), ("coda", "coda")):
+        for i in range(c[f"n_layers_in_{part}"]):
+            shapes |= {f"{name}.{i}.{weight}": shape for weight, shape in block.items()}
+    return {f"transformer.{name}": shape for name, shape in shapes.items()}
+
+
 def test_each_file_is_tested() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == set(MODELS)
+    assert {path.stem for path in FOLDER.glob("*.json")} == {*MODELS, "huginn-0125"}
+
+
+def test_huginns_published_parameters_are_the_backbones() -> None:
+    """Its page says 3.5 B: 1.5 B that recur, 1.5 B that do not, 0.5 B of embeddings."""
+    config = json.loads((FOLDER / "huginn-0125.json").read_text())
+    assert config.pop("_source").startswith("from the ")
+    with torch.device("meta"):
+        backbone = RavenBackbone(RavenConfig.from_dict(config))
+        model = RavenLM(backbone, None, "huginn")
+    published = raven(config)
+    assert {key: tuple(weight.shape) for key, weight in backbone.named_parameters()} == published
+    assert f"{sum(math.prod(shape) for shape in published.values()) / 1e9:.2f}" == "3.56"
+    assert (model.eos_ids, model.pad_id, model.max_length) == ((65504, 65505, 65508), 65509, 4096)
+    assert vars(model.depth) == {"prelude": 2, "core": 4, "coda": 2, "recurrences": 32}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,14 +1,21 @@
 """Depth-recurrent models: what is cached equals what is not, a wavefront of one is ordinary decoding, and drafts never
 change a frozen token."""
 
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from conftest import make_model
 
+import dllm
 from decoders import NO_CACHE, StrictEos
-from dllm.recurrent import DepthCache, RecurrentLM, load_recurrent, save_recurrent
+from dllm.recurrent import Place, RavenLM, RecurrentLM, load_recurrent, save_recurrent
 from dllm.training.scratch import scratch_recurrent
 from dllm.training.tokenizer import build_tokenizer
+from parallelbench.methods.adaptive_depth import AdaptiveDepth
 from parallelbench.methods.diffusion_forcing import DiffusionForcing
 
 PROMPTS = [[10, 11, 12, 13, 14], [20, 21], [30, 31, 32]]
@@ -27,21 +34,21 @@ def model() -> RecurrentLM:
 
 def textbook(model: RecurrentLM, prompt: list[int], gen_len: int, recurrences: int) -> list[int]:
     """One token after the other; each column keeps the K/V of its last recurrence."""
-    cache, tokens, answer = DepthCache(), prompt, []
+    cache, tokens, answer, first = model.new_cache(1, len(prompt) + gen_len), prompt, [], 0
     with torch.inference_mode():
         while True:
-            first = cache.prelude.get_seq_length()
-            injected = model.inject(torch.tensor([tokens]), cache)
-            state = model.noise(len(tokens), first, 0)
+            place = Place(cache, torch.arange(first, first + len(tokens))[None])
+            injected = model.inject(torch.tensor([tokens]), place)
+            state = model.noise(len(tokens), first, 0)[None]
             for _ in range(recurrences):
-                state = model.recur(state, injected, cache)
-            token = int(model.read(state, cache)[0, -1].argmax())
+                state = model.recur(state, injected, place)
+            token = int(model.read(state, place)[0, -1].argmax())
             if token in model.eos_ids:
                 return answer
             answer.append(token)
             if len(answer) == gen_len:
                 return answer
-            tokens = [token]
+            first, tokens = first + len(tokens), [token]
 
 
 @pytest.mark.parametrize("freeze", ["last", "prefix"])
@@ -73,7 +80,9 @@ def test_a_wavefront_needs_fewer_passes_one_after_the_other(model: RecurrentLM) 
 
 def test_the_defaults_are_the_released_ones() -> None:
     released = {"inner": 4, "wavefront": 128, "eps": 0.03, "eta": 0.1, "beta": 0.5, "recurrences": 0, "freeze": "last"}
-    assert vars(DiffusionForcing()) == released
+    released |= {"damped": True, "mixer": "linear", "headway": 1, "continuous": False, "prefill": True, "rounds": 4096}
+    released |= {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    assert vars(DiffusionForcing()) == {**released, "released": False}
 
 
 @pytest.mark.parametrize(
@@ -107,11 +116,60 @@ def test_the_released_rule_writes_the_drafts_and_comes_to_an_end(model: Recurren
         )
 
 
-def test_batched_equals_alone(model: RecurrentLM) -> None:
-    sampler = DiffusionForcing(inner=2, wavefront=4)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"wavefront": 4},
+        {"freeze": "acceleration", "continuous": True, "released": True, "rounds": 12},
+        {"freeze": "stability", "headway": 3, "temperature": 1.0, "top_k": 9, "min_p": 0.01},
+        {"freeze": "fixed", "prefill": False, "wavefront": 6, "mixer": "sqrt", "damped": False, "beta": 0.1},
+    ],
+)
+def test_batched_equals_alone(model: RecurrentLM, options: dict[str, Any]) -> None:
+    sampler = DiffusionForcing(inner=2, eps=0.3, **options)
     together = sampler.decode(model, PROMPTS, [8, 5, 8])
     alone = [sampler.decode(model, [prompt], [n])[0] for prompt, n in zip(PROMPTS, [8, 5, 8], strict=True)]
     assert together == alone
+    for row, n in zip(alone, [8, 5, 8], strict=True):
+        assert len(row.token_ids) == n or row.stopped_by in ("eos", "max_steps")
+
+
+def test_adaptive_depth_without_exits_is_ordinary_decoding(model: RecurrentLM) -> None:
+    """With the K/V of each recurrence kept, decoding on them equals whole forwards."""
+    exact, early = AdaptiveDepth(3), AdaptiveDepth(40, exit="latent", threshold=1e-4)
+    (row,) = exact.decode(model, PROMPTS[:1], [4])
+    tokens = list(PROMPTS[0])
+    with torch.inference_mode():
+        for token in row.token_ids:
+            injected = model.inject(torch.tensor([tokens]))
+            state = model.noise(len(tokens), 0, 0)[None]
+            for _ in range(3):
+                state = model.recur(state, injected)
+            assert int(model.read(state)[0, -1].argmax()) == token
+            tokens.append(token)
+    assert row.nfe == 3 * (len(row.token_ids) + (row.stopped_by == "eos"))
+    (same,), (full,) = (sampler.decode(model, PROMPTS[:1], [6]) for sampler in (early, AdaptiveDepth(40)))
+    assert same.token_ids == full.token_ids and same.nfe < full.nfe / 2
+
+
+def test_huginns_layout_is_loaded_or_refused(tmp_path: Path) -> None:
+    golden = Path(__file__).parent / "golden" / "models" / "huginn_tiny"
+    model = dllm.load(golden)
+    assert isinstance(model, RavenLM) and model.identity() == load_recurrent(golden).identity()
+    states = model.noise(200, 0, 0)
+    limit = 3 * (2 / 5) ** 0.5  # std sqrt(2 / 5n), cut at three of them, times sqrt(n)
+    assert limit * 0.9 < states.abs().max() <= limit and abs(float(states.std()) / limit * 3 - 1) < 0.05
+    with pytest.raises(ValueError, match="has no tokenizer"):
+        model.encode("hello")
+    shutil.copytree(golden, tmp_path / "other")
+    config = tmp_path / "other" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"qk_bias": False}))
+    with pytest.raises(ValueError, match="qk_bias=False, which no published checkpoint"):
+        dllm.load(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"spec=.* is not for model .*depth-recurrent"):
+        dllm.load(golden, spec={"mask_id": 1})
+    with pytest.raises(ValueError, match=r"prefill=false and a prompt of 5 tokens, which wavefront=3 columns"):
+        DiffusionForcing(prefill=False, wavefront=3).decode(model, PROMPTS, [4] * 3)
 
 
 def test_written_and_read_back(model: RecurrentLM, tmp_path) -> None:

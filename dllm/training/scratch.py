@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedTo
 
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
-from dllm.recurrent import Depth, RecurrentLM
+from dllm.recurrent import Depth, LlamaRecurrentLM
 from dllm.spec import ModelSpec
 
 
@@ -56,12 +56,12 @@ def scratch_recurrent(
     seed: int = 0,
     name: str = "scratch",
     **sizes: Any,
-) -> RecurrentLM:
+) -> LlamaRecurrentLM:
     """A depth-recurrent LM on the same layers, one head of its prelude looking at the token before."""
     config = _config(tokenizer, bias=True, **sizes)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = RecurrentLM(config, Depth(prelude, core, coda, recurrences), tokenizer, name)
+        model = LlamaRecurrentLM(config, Depth(prelude, core, coda, recurrences), tokenizer, name)
     torch.nn.init.normal_(model.embed.weight, std=embed_std, generator=torch.Generator().manual_seed(seed))
     torch.nn.init.constant_(model.coda.norm.weight, embed_std)
     _look_back(model.prelude)

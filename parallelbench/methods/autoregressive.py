@@ -54,8 +54,8 @@ class Autoregressive:
         tokens = _generate(model, ids, seen, max_new_tokens=max(gen_lens))
         rows = []
         for prompt, row, gen_len in zip(prompts, tokens, gen_lens, strict=True):
-            answer, nfe = _up_to_eos(row, model.eos_ids, gen_len)
-            rows.append(_decoded(answer, range(nfe), gen_len, nfe, len(prompt) + nfe - 1))
+            answer, nfe = up_to_eos(row, model.eos_ids, gen_len)
+            rows.append(decoded_row(answer, range(nfe), gen_len, nfe, len(prompt) + nfe - 1))
         return rows
 
 
@@ -134,13 +134,13 @@ def _generate(
     return tokens[:, len(ids[0]) :].tolist()
 
 
-def _up_to_eos(tokens: Sequence[int], eos_ids: Sequence[int], gen_len: int) -> tuple[list[int], int]:
+def up_to_eos(tokens: Sequence[int], eos_ids: Sequence[int], gen_len: int) -> tuple[list[int], int]:
     """A row's tokens before its first EOS within its budget, and how many were decoded with that EOS."""
     tokens = tokens[:gen_len]
     length = next((i for i, token in enumerate(tokens) if token in eos_ids), len(tokens))
     return list(tokens[:length]), min(length + 1, len(tokens))
 
 
-def _decoded(answer: list[int], committed: Sequence[int], gen_len: int, nfe: int, queried: int) -> DecodedRow:
+def decoded_row(answer: list[int], committed: Sequence[int], gen_len: int, nfe: int, queried: int) -> DecodedRow:
     stopped_by = "eos" if len(committed) > len(answer) else "length"
     return DecodedRow(answer, [*committed, *[NEVER] * (gen_len - len(committed))], nfe, queried, stopped_by)

@@ -3,39 +3,103 @@ columns is iterated at once, later ones on drafts of earlier ones, and what has 
 
 Costs are counted in passes of the recurrent core, one after the other: `nfe` is their number, so ordinary decoding with
 r recurrences has r per token and tokens per forward of 1 / r; compare within one model. queried: columns computed by
-these passes, the prompt's included.
+these passes, the prompt's included. Of a batch each pass computes all fronts; a row's cost is as if it were alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from conf.knobs import Count, In, Knobs, Number, Share, Weight
 from decoders import NO_CACHE, StopRule, StrictEos
-from decoders.loop import DecodedRow
-from decoders.state import NEVER
+from decoders.loop import DecodedRow, row_seeds
+from decoders.noise import Noise
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
-from dllm.recurrent import DepthCache, RecurrentLM
-from parallelbench.methods.autoregressive import CausalGenerator
+from dllm.recurrent import DepthCache, Place, RecurrentLM
+from parallelbench.methods.autoregressive import CausalGenerator, decoded_row, up_to_eos
+from parallelbench.methods.sampling import Draws
 from parallelbench.run.generator import Generator
+
+
+@dataclass
+class Front:
+    """Where one row stands.
+
+    base: columns that are frozen. tokens: inputs of the columns from there on, and drafts of those behind the front.
+    given: how many of them are no drafts; at least the first. state, injected: of the front's columns, `[W, D]`.
+    age: passes that each has had. stable: rounds in which its token did not change. past: its states at the ends of the
+    last two rounds, each with the column that it is taken to begin at.
+    """
+
+    prompt: list[int]
+    gen_len: int
+    state: Float[Tensor, "W D"]
+    injected: Float[Tensor, "V D"]
+    base: int = 0
+    tokens: list[int] = field(default_factory=list)
+    given: int = 1
+    age: list[int] = field(default_factory=list)
+    stable: list[int] = field(default_factory=list)
+    past: list[tuple[int, Tensor]] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    rounds: int = 0
+    nfe: int = 0
+    queried: int = 0
+
+    @property
+    def settled(self) -> int:
+        """Response tokens that will not change."""
+        return self.base + self.given - len(self.prompt)
+
+    def follows(self, eos_ids: Sequence[int]) -> bool:
+        """Whether EOS is what comes behind the frozen columns."""
+        return self.base >= len(self.prompt) and self.tokens[0] in eos_ids
+
+    def freeze(self, count: int, written: Sequence[int]) -> None:
+        """The first `count` columns of the front keep their tokens and leave it."""
+        self.answer += written[max(0, len(self.prompt) - self.base) : count]
+        self.base, self.given = self.base + count, max(self.given - count, 1)
+        self.tokens, self.age, self.stable = list(written[count:]), self.age[count:], self.stable[count:]
+        self.commit()
+
+    def commit(self) -> None:
+        self.committed += [self.nfe - 1] * (self.settled - len(self.committed))
 
 
 @dataclass(frozen=True)
 class DiffusionForcing(Knobs):
-    """Each round gives every active column `inner` recurrences, drafts the token behind each, freezes those that stand
-    still (their state moved by less than `eps`, relative to its norm, over the round), and lets one more column in.
+    """Each round gives every active column `inner` recurrences, drafts the token behind each, freezes columns, and lets
+    `headway` more in, the first on its neighbour's draft and others on random tokens.
 
-    Defaults are the released ones.
+    Defaults are the released ones but for `released`.
 
     wavefront: columns active at most; 1 with inner = recurrences is ordinary decoding.
-    eta: share of the old injected state kept where a draft changed.
-    beta: noise mixed into a column's state, divided by 1 + the recurrences it has had.
-    recurrences: after as many a column counts as converged; 0: the model's own number.
-    freeze: all columns before the last one that stands still, even those that do not ("last", as released), or the
-        longest prefix that stands still and whose drafts are what it was computed from ("prefix", the paper's).
+    eps: a state that moved by less over the round, relative to its norm, stands still.
+    eta: share of the old injected state that is kept (momentum).
+    beta: share of noise mixed into a column's state each round.
+    damped: beta is divided by 1 + the recurrences that the column has had.
+    mixer: (1 - share) s + share n ("linear"), or with the roots of the shares ("sqrt").
+    recurrences: passes over the prompt; after as many a column counts as standing still. 0: the model's own number.
+    freeze: all columns before the last one that stands still, even those that do not ("last"); the longest prefix that
+        stands still and whose drafts are what it was computed from ("prefix", the paper's); as "last", of columns whose
+        states change at an even pace ("acceleration"), or whose tokens stayed for more rounds than make `recurrences`
+        ("stability"); a column after two rounds more than make `recurrences` ("fixed").
+    headway: columns that enter per round.
+    continuous: a new column begins with the state of the last one, not with noise.
+    prefill: whether the prompt is computed first, with all recurrences. If not, the front begins at its first token.
+    rounds: at most.
+    released: also what the published sampler does and its paper does not say. After a round that froze n columns it
+        compares each state with that of the column n to its right; a new column's injected state is shrunk to 1 - eta;
+        no column counts as standing still for its number of passes; the front grows before it is frozen, and past the
+        end of the answer.
+    temperature, top_k, top_p, min_p: see `Draws`. Drafts are drawn anew in each round.
     """
 
     inner: Count = 4
@@ -43,87 +107,228 @@ class DiffusionForcing(Knobs):
     eps: Weight = 0.03
     eta: Annotated[float, In("[0, 1)")] = 0.1
     beta: Share = 0.5
+    damped: bool = True
+    mixer: Literal["linear", "sqrt"] = "linear"
     recurrences: Number = 0
-    freeze: Literal["last", "prefix"] = "last"
+    freeze: Literal["last", "prefix", "acceleration", "stability", "fixed"] = "last"
+    headway: Count = 1
+    continuous: bool = False
+    prefill: bool = True
+    rounds: Count = 4096
+    released: bool = False
+    temperature: Weight = 0.0
+    top_k: Number = 0
+    top_p: Annotated[float, In("(0, 1]")] = 1.0
+    min_p: Annotated[float, In("[0, 1)")] = 0.0
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
-        if not isinstance(model, RecurrentLM):
-            raise ValueError(
-                f"diffusion forcing needs a depth-recurrent model, and {model.name!r} is none; use model=tiny_recurrent"
-            )
-        if cache != NO_CACHE or stop != StrictEos():
-            raise ValueError(
-                "diffusion forcing keeps its own K/V and stops at its first EOS; use cache=none stop=strict_eos"
-            )
-        return CausalGenerator(model, lambda model, prompts, lens: self.decode(model, prompts, lens, seed))
+        recurrent = check_recurrent("diffusion forcing", model, cache, stop)
+        return CausalGenerator(recurrent, lambda model, prompts, lens: self.decode(model, prompts, lens, seed))
+
+    @cached_property
+    def draws(self) -> Draws:
+        return Draws(self.temperature, self.top_k, self.top_p, self.min_p)
+
+    def _frozen(self, still: Sequence[bool], active: Sequence[int], written: Sequence[int]) -> int:
+        """How many of the first active columns are frozen. written: the tokens of the columns after this round."""
+        if self.freeze in ("prefix", "fixed"):
+            agree = [self.freeze == "fixed" or a == b for a, b in zip(active, written, strict=False)]
+            ready = [a and b for a, b in zip(still, agree, strict=True)]
+            return next((i for i, one in enumerate(ready) if not one), len(ready))
+        if len(active) == 1 and not self.released:  # the token behind the only column cannot change any more
+            return int(still[0])
+        return max((i for i, one in enumerate(still) if one), default=0)
 
     @torch.inference_mode()
     def decode(
         self, model: RecurrentLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int], seed: int = 0
     ) -> list[DecodedRow]:
-        """One prompt after the other."""
-        return [self._decode_one(model, list(prompt), n, seed) for prompt, n in zip(prompts, gen_lens, strict=True)]
+        """All fronts at once. Raises ValueError for a prompt longer than the front that should begin with it."""
+        longest = max(map(len, prompts))
+        if not self.prefill and longest > self.wavefront:
+            raise ValueError(
+                f"prefill=false and a prompt of {longest} tokens, which wavefront={self.wavefront} columns cannot hold"
+            )
+        none = torch.empty(0, model.width, device=model.device, dtype=model.dtype)
+        fronts = [Front(list(prompt), n, none, none) for prompt, n in zip(prompts, gen_lens, strict=True)]
+        length = max(len(front.prompt) + front.gen_len for front in fronts)
+        length += self.wavefront + self.headway if self.released else 0
+        run = _Run(
+            self, model, fronts, model.new_cache(len(fronts), length), self.recurrences or model.depth.recurrences, seed
+        )
+        run.start()
+        while live := [i for i, front in enumerate(fronts) if not run.has_ended(front)]:
+            run.round(live)
+        return [run.row(front) for front in fronts]
 
-    def _decode_one(self, model: RecurrentLM, prompt: list[int], gen_len: int, seed: int) -> DecodedRow:
-        full = self.recurrences or model.depth.recurrences
-        cache, nfe, queried = DepthCache(), full, full * len(prompt)
-        injected = model.inject(torch.tensor([prompt], device=model.device), cache)
-        state = model.noise(len(prompt), 0, seed)
-        for _ in range(full):
-            state = model.recur(state, injected, cache)
-        tokens = [
-            int(model.read(state, cache)[0, -1].argmax())
-        ]  # what follows the frozen columns: settled, then drafts
-        committed = [nfe - 1]
-        frozen = len(prompt)
-        state, spent, injected = state[:, :0], torch.zeros(0, dtype=torch.long), injected[:, :0]
-        answer: list[int] = []
-        while tokens[0] not in model.eos_ids and len(answer) + 1 < gen_len:
-            active = tokens[: min(self.wavefront, gen_len - len(answer) - 1)]
-            new = len(active) - state.shape[1]
-            state = torch.cat([state, model.noise(new, frozen + state.shape[1], seed)], dim=1)
-            spent = torch.cat([spent, torch.zeros(new, dtype=torch.long)])
-            cache.keep(frozen)
-            fresh = model.inject(torch.tensor([active], device=model.device), cache)
-            fresh[:, : injected.shape[1]] = (1 - self.eta) * fresh[:, : injected.shape[1]] + self.eta * injected
-            injected = fresh
-            before = state
-            if self.beta:
-                share = (self.beta / (1 + spent)).to(state)[None, :, None]
-                noise = model.noise(len(active), frozen, seed + 1 + nfe)
-                state = torch.where(
-                    spent[None, :, None].to(state.device) > 0, (1 - share) * state + share * noise, state
-                )
-            for _ in range(self.inner):
-                state = model.recur(state, injected, cache)
-                nfe, queried = nfe + 1, queried + len(active)
-            spent = spent + self.inner
-            drafts = model.read(state, cache)[0].argmax(-1).tolist()
-            moved = (state - before).norm(dim=-1)[0] / state.norm(dim=-1)[0]
-            settled = ((moved < self.eps).cpu() | (spent >= full)).tolist()
-            written = [active[0], *drafts]
-            count = self._frozen(settled, active, written)
-            count = next((i for i in range(1, count) if written[i] in model.eos_ids), count)
-            answer += written[:count]
-            committed += [nfe - 1] * count
-            frozen += count
-            tokens = written[count:]
-            state, spent, injected = state[:, count:], spent[count:], injected[:, count:]
-        if tokens[0] in model.eos_ids:
-            stopped = "eos"
+
+@dataclass(frozen=True)
+class _Run:
+    """One call. full: the number of recurrences."""
+
+    options: DiffusionForcing
+    model: RecurrentLM
+    fronts: Sequence[Front]
+    cache: DepthCache
+    full: int
+    seed: int
+
+    def start(self) -> None:
+        """The prompts, in passes of their own, and the first token behind each; or fronts that begin with them."""
+        if self.options.prefill:
+            self._prefill()
+        for front in self.fronts:
+            if not self.options.prefill:
+                front.tokens, front.given = front.prompt, len(front.prompt)
+            self._widen(front, front.state, 0)
+            front.past = [(0 if self.options.released else front.base, front.state)]
+
+    def _prefill(self) -> None:
+        model, device = self.model, self.model.device
+        prompts = [torch.tensor(front.prompt, device=device) for front in self.fronts]
+        place = Place(self.cache, padded([torch.arange(len(prompt), device=device) for prompt in prompts]))
+        injected = model.inject(padded(prompts), place)
+        state = padded([model.noise(len(prompt), 0, self.seed) for prompt in prompts])
+        for _ in range(self.full):
+            state = model.recur(state, injected, place)
+        last = torch.tensor([[len(prompt) - 1] for prompt in prompts], device=device)
+        drafts = self._draw(model.read(state, place, last), range(len(prompts)))
+        for front, tokens in zip(self.fronts, drafts, strict=True):
+            front.base, front.tokens = len(front.prompt), tokens
+            front.nfe, front.queried = self.full, self.full * len(front.prompt)
+            front.commit()
+
+    def has_ended(self, front: Front) -> bool:
+        done = front.settled >= front.gen_len or front.follows(self.model.eos_ids)
+        return done or front.rounds >= self.options.rounds
+
+    def round(self, live: Sequence[int]) -> None:
+        """`inner` recurrences of the fronts of these rows, and what follows from them."""
+        model, options, device = self.model, self.options, self.model.device
+        fronts = [self.fronts[i] for i in live]
+        spans = [torch.arange(front.base, front.base + len(front.state), device=device) for front in fronts]
+        rows = None if len(live) == len(self.fronts) else torch.tensor(live, device=device)
+        place = Place(self.cache, padded(spans), rows)
+        inputs = [torch.tensor(front.tokens[: len(front.state)], device=device) for front in fronts]
+        fresh = model.inject(padded(inputs), place)
+        for front, new in zip(fronts, fresh, strict=True):
+            old, new = front.injected, new[: len(front.state)].clone()
+            new[: len(new) if options.released and front.rounds else len(old)] *= 1 - options.eta
+            new[: len(old)] += options.eta * old
+            front.injected = new
+        injected = padded([front.injected for front in fronts])
+        state = padded([self._mixed(front) for front in fronts])
+        for _ in range(options.inner):
+            state = model.recur(state, injected, place)
+        for front in fronts:
+            front.rounds += 1
+            front.nfe, front.queried = front.nfe + options.inner, front.queried + options.inner * len(front.state)
+        drafts = self._draw(model.read(state, place), live)
+        for front, new, tokens in zip(fronts, state, drafts, strict=True):
+            self._advance(front, new[: len(front.state)], tokens[: len(front.state)])
+
+    def _mixed(self, front: Front) -> Float[Tensor, "W D"]:
+        """The front's states with their share of noise."""
+        beta, state = self.options.beta, front.state
+        if beta == 0:
+            return state
+        # the first column behind a prompt counts the prompt's recurrences, as released
+        behind = len(front.prompt) - front.base if self.options.prefill else -1
+        had = [age + self.full * (place == behind) for place, age in enumerate(front.age)]
+        share = beta / (1 + torch.tensor(had)) if self.options.damped else torch.full((len(had),), beta)
+        share = share.to(state)[:, None]
+        noise = self.model.noise(len(state), front.base, self.seed + 1 + front.nfe)
+        if self.options.mixer == "sqrt":
+            return (1 - share).sqrt() * state + share.sqrt() * noise
+        return (1 - share) * state + share * noise
+
+    def _advance(self, front: Front, state: Float[Tensor, "W D"], drafts: Sequence[int]) -> None:
+        """Freezes columns and lets others in. drafts: the token behind each column."""
+        known, prompt_left = front.tokens[: len(state)], max(1, len(front.prompt) - front.base)
+        written = [*known[: front.given], *drafts[front.given - 1 :]]
+        front.stable = [n + (a == b) for n, a, b in zip(front.stable, known, written, strict=False)]
+        front.age = [age + self.options.inner for age in front.age]
+        count = self.options._frozen(self._still(front, state), known, written)
+        count = next((i for i in range(prompt_left, count) if written[i] in self.model.eos_ids), count)
+        begin = front.base
+        front.freeze(count, [*written, *self._guesses(front)])
+        front.injected = front.injected[count:]
+        self._widen(front, state, count)
+        front.past = [*front.past[-1:], (begin if self.options.released else front.base, front.state)]
+
+    def _still(self, front: Front, state: Float[Tensor, "W D"]) -> list[bool]:
+        """Which columns stand still, by the chosen rule."""
+        options, enough = self.options, self.full // self.options.inner
+        if options.freeze == "stability":
+            return [rounds > enough for rounds in front.stable]
+        if options.freeze == "fixed":
+            return [age // options.inner >= enough + 2 for age in front.age]
+        needed = 2 if options.freeze == "acceleration" else 1
+        change = state.new_zeros(0)
+        if len(front.past) >= needed:
+            before = [states[front.base - begin :] for begin, states in front.past[-needed:]]
+            common = min(len(state), *map(len, before))
+            now, *others = (states[:common] for states in (state, *reversed(before)))
+            moved = now - others[0] if needed == 1 else now - 2 * others[0] + others[1]
+            change = moved.norm(dim=-1) / now.norm(dim=-1)
+        still = [*(change < options.eps).tolist(), *[False] * (len(state) - len(change))]
+        return still if options.released else [a or age >= self.full for a, age in zip(still, front.age, strict=True)]
+
+    def _widen(self, front: Front, state: Float[Tensor, "W D"], frozen: int) -> None:
+        """Gives the front the states that are left of `state` behind the frozen columns, and those of new columns."""
+        options, model = self.options, self.model
+        room = options.wavefront
+        if options.released:
+            room -= frozen
+            room = room if model.max_length is None else min(room, model.max_length - front.base)
         else:
-            answer, stopped = [*answer, tokens[0]], "length"
-        committed = committed[: len(answer) + (stopped == "eos")]
-        return DecodedRow(answer, [*committed, *[NEVER] * (gen_len - len(committed))], nfe, queried, stopped)
+            room = min(room, len(front.prompt) + front.gen_len - 1 - front.base)
+        left = state[frozen:]
+        new = max(0, min(len(front.tokens), room) - len(left))
+        if options.continuous and len(state) >= options.headway:
+            fresh = state[-options.headway :][:new]
+        else:
+            fresh = model.noise(new, front.base + len(left), self.seed)
+        front.state = torch.cat([left, fresh])
+        front.age += [0] * new
+        front.stable += [0] * new
 
-    def _frozen(self, settled: Sequence[bool], active: Sequence[int], written: Sequence[int]) -> int:
-        """How many of the first active columns are frozen. written: the tokens of the columns after this round."""
-        if self.freeze == "last":
-            last = max((i for i, still in enumerate(settled) if still), default=0)
-            return last if len(active) > 1 else int(settled[0])
-        count = 0
-        while count < len(active) and settled[count] and active[count] == written[count]:
-            count += 1
-        return count
+    def _guesses(self, front: Front) -> list[int]:
+        """Random tokens for columns that no draft reaches."""
+        more = self.options.headway - 1
+        draw = self._noise([front]).uniform(more, stream="headway") if more else torch.empty(1, 0)
+        return (draw[0] * self.model.vocab_size).long().tolist()
+
+    def _draw(self, logits: Float[Tensor, "B W V"], rows: Sequence[int]) -> list[list[int]]:
+        return self.options.draws(logits, self._noise([self.fronts[i] for i in rows])).tolist()
+
+    def _noise(self, fronts: Sequence[Front]) -> Noise:
+        seeds = row_seeds(self.seed, [front.prompt for front in fronts])
+        steps = [front.rounds for front in fronts]
+        return Noise(*(torch.tensor(numbers, device=self.model.device) for numbers in (seeds, steps)))
+
+    def row(self, front: Front) -> DecodedRow:
+        tokens = [*front.answer, *front.tokens[: front.settled - len(front.answer)]][: front.gen_len]
+        answer, decoded = up_to_eos(tokens, self.model.eos_ids, front.gen_len)
+        row = decoded_row(answer, front.committed[:decoded], front.gen_len, front.nfe, front.queried)
+        return row if decoded in (len(answer) + 1, front.gen_len) else replace(row, stopped_by="max_steps")
+
+
+def padded(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of different lengths as one tensor; shorter ones repeat their last."""
+    width = torch.arange(max(map(len, parts)), device=parts[0].device)
+    return torch.stack([part[width.clamp(max=len(part) - 1)] for part in parts])
+
+
+def check_recurrent(what: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> RecurrentLM:
+    """The model of a loop of this name. Raises ValueError unless the loop can use it, the cache and the stop rule."""
+    if not isinstance(model, RecurrentLM):
+        raise ValueError(
+            f"{what} needs a depth-recurrent model, and {model.name!r} is none; use model=tiny_recurrent or "
+            "model=huginn"
+        )
+    if cache != NO_CACHE or stop != StrictEos():
+        raise ValueError(f"{what} keeps its own K/V and stops at its first EOS; use cache=none stop=strict_eos")
+    return model

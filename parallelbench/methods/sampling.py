@@ -1,0 +1,38 @@
+"""What methods with a loop of their own draw from logits."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from conf.knobs import In, Knobs, Number, Weight
+from decoders.logits import Logits
+from decoders.noise import Noise
+
+
+@dataclass(frozen=True)
+class Draws(Knobs):
+    """The likeliest token (temperature 0), or a sample of the tempered distribution: of its top_k likeliest tokens (0:
+    of all), of those the fewest whose probabilities reach top_p, and of those the ones that are at least min_p times as
+    likely as the likeliest."""
+
+    temperature: Weight = 0.0
+    top_k: Number = 0
+    top_p: Annotated[float, In("(0, 1]")] = 1.0
+    min_p: Annotated[float, In("[0, 1)")] = 0.0
+
+    def __call__(self, logits: Float[Tensor, "B W V"], noise: Noise) -> Int[Tensor, "B W"]:
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        values = logits.float() / self.temperature
+        if 0 < self.top_k < values.shape[-1]:
+            values = values.masked_fill(values < values.topk(self.top_k).values[..., -1:], float("-inf"))
+        kept = Logits(values) if self.top_p == 1 else Logits(values).top_p(self.top_p)
+        if self.min_p:
+            best = kept.top[0]
+            kept = kept.each(
+                lambda here, most: here.masked_fill(here < most[:, None] + math.log(self.min_p), float("-inf")), best
+            )
+        return kept.sample(noise.uniform(values.shape[1], stream="candidate"), 1.0)
