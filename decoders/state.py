@@ -1,7 +1,7 @@
 """The state of one decode call: the canvas, and where each row stands. No other file slices or moves windows."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,12 +9,11 @@ from torch import Tensor
 
 from decoders.logits import Logits
 from decoders.noise import Noise
+from decoders.types import NEVER as NEVER
 from decoders.types import Update, View
 from dllm.cache import Plan, Progress
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
-
-NEVER = -1  # committed_at of a column that holds no commit
 
 
 @dataclass
@@ -36,6 +35,7 @@ class DecodeState:
     seeds: of the row's random numbers.
     nfe, budget: forwards of the row so far, and at most.
     queried: columns computed for the row so far.
+    request: which of the prompts of the call the row is.
     committed_at: the forward (from 0) that wrote a column last, NEVER where none did.
     fresh: columns that the last forward wrote.
     window: columns per window.
@@ -66,6 +66,7 @@ class DecodeState:
     nfe: Int[Tensor, " B"]
     budget: Int[Tensor, " B"]
     queried: Int[Tensor, " B"]
+    request: Int[Tensor, " B"]
     committed_at: Int[Tensor, "B T"]
     fresh: Bool[Tensor, "B T"]
     window: int
@@ -121,12 +122,31 @@ class DecodeState:
             nfe=zeros.clone(),
             budget=torch.tensor(budgets, dtype=torch.long, device=device),
             queried=zeros.clone(),
+            request=torch.arange(len(prompts), device=device),
             committed_at=torch.full_like(canvas, NEVER, device=device),
             fresh=torch.zeros_like(free, device=device),
             window=block_len,
         )
         state.start = state._next_start(state.start)
         return state
+
+    def take(self, rows: Sequence[int], device: torch.device) -> "DecodeState":
+        """The state of some of the rows, in their order."""
+        index = torch.tensor(rows, device=self.canvas.device)
+        soft = None if self.soft is None else self.soft[index]
+        return replace(self, soft=soft, **{name: value[index].to(device) for name, value in self.by_row()})
+
+    def put_(self, slots: Int[Tensor, " N"], rows: "DecodeState") -> None:
+        """Replaces the rows in `slots` by others of the same width, before their first step."""
+        for name, value in rows.by_row():
+            setattr(self, name, vars(self)[name].index_copy(0, slots, value))
+        if self.sight is not None:
+            self.sight = self.sight.index_fill(0, slots, self.canvas.shape[1])
+        self._columns = self._pending = None
+
+    def by_row(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and values of the fields that have a line for each row."""
+        return ((n, v) for n, v in vars(self).items() if isinstance(v, Tensor) and not n.startswith("_"))
 
     def progress(self) -> Progress:
         """A copy on the host. It is the one transfer of a step."""

@@ -71,6 +71,15 @@ class ColumnCache(Cache):
                 if store is not None:
                     store[target.to(store.device)] = store[source.to(store.device)]
 
+    def drop(self, rows: Int[Tensor, " N"], positions: Int[Tensor, "N T"]) -> None:
+        """Empties rows, whose columns now have these positions."""
+        self.positions = self.positions.index_copy(0, rows, positions)
+        for layer in self.layers:
+            assert isinstance(layer, _ColumnLayer)
+            for store in (layer.keys, layer.values):
+                if store is not None:
+                    store.index_fill_(0, rows.to(store.device), 0)
+
     def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
         """Says where the next update belongs. rows: None means every row in order."""
         self.rows, self.columns = rows, columns

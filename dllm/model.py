@@ -122,6 +122,11 @@ class DiffusionLM(nn.Module):
         self._check_length(length)
         return ColumnCache(self.backbone.config.num_hidden_layers, self.positions(prompt_len, length))
 
+    def renew_kv(self, kv: ColumnCache | None, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        """Drops what is kept of some rows, which begin new prompts."""
+        assert kv is not None
+        kv.drop(rows, self.positions(prompt_len, kv.positions.shape[1]))
+
     def logits(
         self,
         canvas: Int[Tensor, "B T"],

@@ -143,11 +143,7 @@ class _Plan:
 def _branches(state: DecodeState, plan: _Plan) -> DecodeState:
     """Rows b * K + k: row b with the first k places of its plan filled. Those without such a place are done."""
     states = plan.places.shape[1] + 1
-    repeated = {
-        name: value.repeat_interleave(states, 0)
-        for name, value in vars(state).items()
-        if isinstance(value, Tensor) and not name.startswith("_")
-    }
+    repeated = {name: value.repeat_interleave(states, 0) for name, value in state.by_row()}
     branch = torch.arange(states, device=state.canvas.device)
     columns = state.columns[:, :1] + plan.places
     filled = state.canvas[:, None].repeat(1, states, 1)
