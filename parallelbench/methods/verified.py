@@ -17,7 +17,7 @@ from dllm.causal import CausalStream, load_causal
 from dllm.model import DiffusionLM
 from dllm.protocols import DenoisingLM, LanguageModel
 from parallelbench.methods.autoregressive import CausalGenerator, check_causal
-from parallelbench.run.generator import DiffusionGenerator, Generator
+from parallelbench.run.generator import DiffusionGenerator, Generator, in_batches
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class FreeDave(Knobs):
             raise ValueError(f"decoder=freedave needs a diffusion model, and {model.name!r} is none; use model=tiny")
         decoder = Decoder(FixedK(1), confidence=self.confidence)
         check_ahead(model, decoder, cache, stop, self.states)
-        loop = partial(decode_ahead, states=self.states)
+        loop = in_batches(partial(decode_ahead, states=self.states))
         return DiffusionGenerator(model, decoder, cache, stop, block_len, seed, loop)
 
 

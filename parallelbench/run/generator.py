@@ -2,18 +2,20 @@
 another."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from conf.knobs import Count, Knobs
-from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule, decode
+from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule
 from decoders.compose import check_is_decoder
 from decoders.generate import describe, encode
-from decoders.loop import DecodedRow, OnStep, check_parts
+from decoders.loop import DecodedRow, check_parts, decode_queue
 from decoders.state import check_lengths
+from decoders.types import Turn, in_order
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
@@ -48,6 +50,15 @@ class Generator(Protocol):
 
     def fingerprint(self) -> str:
         """Tells one set of weights from another."""
+        ...
+
+
+@runtime_checkable
+class Refilling(Generator, Protocol):
+    """A generator that serves a queue of requests, so that none waits for others of its batch."""
+
+    def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
+        """Serves at most `slots` requests at once. When one ends, the next takes its place."""
         ...
 
 
@@ -111,8 +122,11 @@ def lacks(model: object, protocol: type) -> str:
 
 @dataclass(frozen=True)
 class DiffusionGenerator(Knobs):
-    """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block), or with another
-    that takes its arguments. Checks at construction that model, decoder and cache fit."""
+    """Decodes with the one denoising loop, in blocks of `block_len`, or with another that takes its arguments. Checks
+    at construction that model, decoder and cache fit.
+
+    block_len: None makes each response one block. Those of one length then share a queue.
+    """
 
     model: DenoisingLM
     decoder: Decoder
@@ -120,7 +134,7 @@ class DiffusionGenerator(Knobs):
     stop: StopRule
     block_len: Count | None = None
     seed: int = 0
-    loop: Callable[..., list[DecodedRow]] = decode
+    loop: Callable[..., Iterator[Turn[DecodedRow]]] = decode_queue
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,20 +143,25 @@ class DiffusionGenerator(Knobs):
     def prompt_len(self, request: Request) -> int:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
         impossible."""
-        check_lengths(self.model.spec, request.gen_len, self._block_len([request]))
-        self.decoder.check_window(self._block_len([request]))
+        block_len = self.block_len or request.gen_len
+        check_lengths(self.model.spec, request.gen_len, block_len)
+        self.decoder.check_window(block_len)
         return fitting_prompt_len(self.model, request)
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
-        self._decode(batch, max_steps=2)
+        for _ in self._serve(batch, len(batch), max_steps=2):
+            pass
 
     def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
-        return self._decode(batch, max_steps=None)
+        return list(in_order(self.stream(batch, len(batch))))
+
+    def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
+        return self._serve(requests, slots)
 
     def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
         recorder = StepRecorder(len(batch))
-        return list(zip(self._decode(batch, max_steps=None, on_step=recorder), recorder.rows, strict=True))
+        return list(zip(in_order(self._serve(batch, len(batch), recorder=recorder)), recorder.rows, strict=True))
 
     def describe(self) -> dict[str, object]:
         decoder = self.decoder
@@ -150,36 +169,78 @@ class DiffusionGenerator(Knobs):
         return {
             **describe_model(self.model),
             "is_baseline": is_plain
-            and self.loop is decode
+            and self.loop is decode_queue
             and decoder.rule == FixedK(1)
             and decoder.confidence == "prob",
-            "fixed_number": self.loop is decode
+            "fixed_number": self.loop is decode_queue
             and type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin),
         }
 
     def fingerprint(self) -> str:
         return fingerprint(self.model, self.decoder.identity)
 
-    def _block_len(self, batch: Sequence[Request]) -> int:
-        return max(request.gen_len for request in batch) if self.block_len is None else self.block_len
-
-    def _decode(
-        self, batch: Sequence[Request], max_steps: int | None, on_step: OnStep | None = None
-    ) -> Sequence[Generation]:
-        rows = self.loop(
-            self.model,
-            [encode(self.model, request.messages, i) for i, request in enumerate(batch)],
-            gen_len=[request.gen_len for request in batch],
-            block_len=self._block_len(batch),
-            decoder=self.decoder,
-            cache=self.cache,
-            stop=self.stop,
-            seed=self.seed,
-            max_steps=max_steps,
-            on_step=on_step,
-            device=self.model.device,
+    def turns(
+        self,
+        prompts: Sequence[Sequence[int]],
+        gen_lens: Sequence[int],
+        slots: int,
+        max_steps: int | None = None,
+        recorder: StepRecorder | None = None,
+    ) -> Iterator[Turn[DecodedRow]]:
+        """Decodes prompts, at most `slots` at once, each with its own length of a response. All arguments are checked
+        at the call."""
+        blocks = [self.block_len or length for length in gen_lens]
+        groups = {block: [i for i, its in enumerate(blocks) if its == block] for block in dict.fromkeys(blocks)}
+        queues = [
+            self.loop(
+                self.model,
+                [prompts[i] for i in group],
+                slots=slots,
+                gen_len=[gen_lens[i] for i in group],
+                block_len=block,
+                decoder=self.decoder,
+                cache=self.cache,
+                stop=self.stop,
+                seed=self.seed,
+                max_steps=max_steps,
+                on_step=None if recorder is None else partial(recorder, group),
+                device=self.model.device,
+            )
+            for block, group in groups.items()
+        ]
+        return (
+            Turn([group[place] for place in turn.live], {group[place]: row for place, row in turn.ended.items()})
+            for group, queue in zip(groups.values(), queues, strict=True)
+            for turn in queue
         )
-        return list(describe(self.model, rows))
+
+    def _serve(
+        self,
+        requests: Sequence[Request],
+        slots: int,
+        max_steps: int | None = None,
+        recorder: StepRecorder | None = None,
+    ) -> Iterator[Turn[Generation]]:
+        prompts = [encode(self.model, request.messages, i) for i, request in enumerate(requests)]
+        turns = self.turns(prompts, [request.gen_len for request in requests], slots, max_steps, recorder)
+        return (
+            Turn(turn.live, dict(zip(turn.ended, describe(self.model, turn.ended.values()), strict=True)))
+            for turn in turns
+        )
+
+
+def in_batches(decode: Callable[..., list[DecodedRow]]) -> Callable[..., Iterator[Turn[DecodedRow]]]:
+    """A loop over batches of `slots` prompts, of one that does not refill them."""
+
+    def loop(
+        model: DenoisingLM, prompts: Sequence[Sequence[int]], *, slots: int, gen_len: Sequence[int], **parts: Any
+    ) -> Iterator[Turn[DecodedRow]]:
+        for first in range(0, len(prompts), slots):
+            batch = slice(first, first + slots)
+            rows = decode(model, prompts[batch], gen_len=gen_len[batch], **parts)
+            yield Turn(range(first, first + len(rows)), dict(enumerate(rows, first)))
+
+    return loop
 
 
 def fitting_prompt_len(model: LanguageModel, request: Request) -> int:
