@@ -1,8 +1,12 @@
 """Slots that are refilled: a row in a queue decodes as it does alone, whatever its slot held before."""
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,17 +14,21 @@ from conftest import BLOCK, PAD, SPECS, make_model
 from test_loop import CACHES, DECODERS, STOPS, block_len, fits
 
 import dllm
-from decoders import NO_CACHE, Decoder, Never, Oracle, StrictEos, Threshold, Wino, decode
+from decoders import NO_CACHE, Decoder, Generation, Never, Oracle, StrictEos, Threshold, Wino, decode
 from decoders.loop import decode_queue
 from decoders.state import DecodeState
 from decoders.testing import HashModel
 from decoders.types import DecodedRow, Turn, Update, View, in_order
 from dllm.cache import WindowCache
-from dllm.exact import ExactModel, Permutations
+from dllm.exact import Enumerated, ExactModel, Permutations
 from dllm.guidance import Guided
+from parallelbench.records.record import SAMPLES, Record
 from parallelbench.run import measure
-from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.run.generator import DiffusionGenerator, Request
+from parallelbench.run.job import prepare
 from parallelbench.run.recorder import StepRecorder
+from parallelbench.run.resume import open_job
+from parallelbench.tasks import builtin_tasks
 
 GEN = [2 * BLOCK, BLOCK, BLOCK]
 WINO = Decoder(Threshold(0.5), revise=Wino(0.6))
@@ -56,6 +64,14 @@ LEFT_BEHIND = [  # what a row could leave in its slot: memory, K/V, positions, f
 def test_a_slot_keeps_nothing_of_the_row_before(kind: str, stop: str, decoder: str, cache: str, ragged) -> None:
     model, parts = make_model(kind), {"gen_len": GEN, **arguments(decoder, cache, stop)}
     assert queued(model, ragged, 2, **parts) == decode(model, ragged, **parts)
+
+
+def test_a_row_that_was_given_up_leaves_nothing_in_its_slot(ragged) -> None:
+    """In the middle of a window, with fresh columns, and before its last ones were written."""
+    model, parts = make_model("full"), {"gen_len": GEN[::-1], **arguments("sampled", "delayed", "never")}
+    rows = decode(model, ragged, max_steps=3, **parts)
+    assert queued(model, ragged, 1, max_steps=3, **parts) == rows
+    assert {row.stopped_by for row in rows} == {"max_steps"}
 
 
 def combinations() -> list[Any]:
@@ -171,3 +187,63 @@ def test_seconds_are_those_of_the_turns_of_a_request(monkeypatch: pytest.MonkeyP
         clock[0] += 100  # the caller's own
     assert found == {1: ("b", 6, 4), 0: ("a", 12, 7), 2: ("c", 6, 4)}
     assert sum(share for _, _, share in found.values()) == 3 + 2 + 4 + 6
+
+
+@dataclass(frozen=True)
+class Watched(DiffusionGenerator):
+    """Notes how many requests it is given, and dies after some turns."""
+
+    turns_left: int = 10**6
+    given: list[int] = field(default_factory=list)
+
+    def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
+        self.given.append(len(requests))
+        yield from itertools.islice(super().stream(requests, slots), self.turns_left)
+        if self.turns_left < 10**6:
+            raise KeyboardInterrupt
+
+
+def decoded_run(folder: Path, batch_size: int, turns_left: int = 10**6) -> tuple[list[Record], list[int]]:
+    answers = torch.randint(0, 6, (20, 6), generator=torch.Generator().manual_seed(0))
+    model = ExactModel(Enumerated(answers, torch.full((20,), 0.05, dtype=torch.float64)))
+    sampled = Decoder(Threshold(0.5), temperature=1.0)  # prompts that take different numbers of forwards
+    generator = Watched(model, sampled, NO_CACHE, Never(), 6, turns_left=turns_left)
+    tasks = [builtin_tasks()[f"waiting_line/{name}"] for name in ("copy", "shuffle")]
+    folder.mkdir(exist_ok=True)
+    config = {"decoder": {}, "suite": {}, "batch_size": 4, "out_dir": str(folder)}
+    job = prepare(generator, tasks, limit=5, seed=0, batch_size=batch_size, gen_len=6, config=config, choices={})
+    with open_job(job) as run:
+        return run.decode(lambda *_: None).records, generator.given
+
+
+def test_a_killed_run_keeps_what_had_ended_and_decodes_only_the_rest(tmp_path: Path) -> None:
+    (whole, _), (slower, _) = decoded_run(tmp_path / "whole", 4), decoded_run(tmp_path / "one", 1)
+    with pytest.raises(KeyboardInterrupt):
+        decoded_run(tmp_path / "killed", 4, turns_left=3)
+    kept = len(SAMPLES.read(tmp_path / "killed")[0])
+    resumed, given = decoded_run(tmp_path / "killed", 4)
+    assert 0 < kept < 10 and kept % 4 and given == [10 - kept] and len(whole) == 10
+    timeless = {"latency_s": 1.0, "share_s": 1.0}
+    assert [replace(r, **timeless) for r in resumed] == [replace(r, **timeless) for r in whole]
+    alone = {"batch": "", "batch_size": 1, **timeless}
+    assert [replace(r, **alone) for r in slower] == [replace(r, **alone) for r in whole]
+    total, share = (sum(value(r) for r in whole) for value in (lambda r: r.latency_s, lambda r: r.seconds))
+    assert 0 < share < total
+
+
+def test_a_method_with_its_own_loop_is_timed_by_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+
+    class ByBatch:
+        def warm_up(self, batch: Sequence[str]) -> None:
+            clock[0] += 50
+
+        def __call__(self, batch: Sequence[str]) -> list[str]:
+            clock[0] += 3 * len(batch)
+            return [request.upper() for request in batch]
+
+    ended = list(measure.timed_requests(Mock(wraps=ByBatch(), spec=ByBatch), [["a", "b"], ["c"]], 2))
+    found = [[(one.result, one.latency_s) for one in batch] for batch in ended]
+    assert found == [[("A", 6), ("B", 6)], [("C", 3)]]
+    assert all(one.share_s == pytest.approx(3) for batch in ended for one in batch)

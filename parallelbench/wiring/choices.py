@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> None:
     for key, about in (
         ("limit=50", "samples per task"),
         ("seed=0", "benchmark seed"),
-        ("batch_size=16", "samples decoded together"),
+        ("batch_size=16", "samples decoded at once"),
         ("gen_length=32", "columns to fill, a multiple of block_length"),
         ("block_length=32", "columns decoded before the next block opens"),
         ("traces=2", "samples per task whose steps are saved, for `trace` and the page of a report"),
