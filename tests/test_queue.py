@@ -24,7 +24,7 @@ from dllm.exact import Enumerated, ExactModel, Permutations
 from dllm.guidance import Guided
 from parallelbench.records.record import SAMPLES, Record
 from parallelbench.run import measure
-from parallelbench.run.generator import DiffusionGenerator, Request
+from parallelbench.run.generator import DiffusionGenerator, Generator, Request
 from parallelbench.run.job import prepare
 from parallelbench.run.recorder import StepRecorder
 from parallelbench.run.resume import open_job
@@ -235,15 +235,16 @@ def test_a_method_with_its_own_loop_is_timed_by_the_batch(monkeypatch: pytest.Mo
     clock = [0.0]
     monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
 
-    class ByBatch:
-        def warm_up(self, batch: Sequence[str]) -> None:
-            clock[0] += 50
+    def call(batch: Sequence[Request]) -> list[int]:
+        clock[0] += 3 * len(batch)
+        return [request.gen_len for request in batch]
 
-        def __call__(self, batch: Sequence[str]) -> list[str]:
-            clock[0] += 3 * len(batch)
-            return [request.upper() for request in batch]
+    def warm_up(batch: Sequence[Request]) -> None:
+        clock[0] += 50
 
-    ended = list(measure.timed_requests(Mock(wraps=ByBatch(), spec=ByBatch), [["a", "b"], ["c"]], 2))
+    generator = Mock(spec=Generator, side_effect=call, warm_up=warm_up)
+    batches = [[Request([], 1), Request([], 2)], [Request([], 3)]]
+    ended = list(measure.timed_requests(generator, batches, 2))
     found = [[(one.result, one.latency_s) for one in batch] for batch in ended]
-    assert found == [[("A", 6), ("B", 6)], [("C", 3)]]
+    assert found == [[(1, 6), (2, 6)], [(3, 3)]]
     assert all(one.share_s == pytest.approx(3) for batch in ended for one in batch)

@@ -48,11 +48,22 @@ class OpenJob:
     known: Set[str]
     processes: Processes = ALONE
 
+    @property
+    def refills(self) -> bool:
+        """Whether samples are decoded as a queue, not batch by batch."""
+        return isinstance(self.job.generator, Refilling)
+
     def share(self) -> Sequence[Sequence[Sample]]:
-        """The batches that fall to this process among those that hold a sample not yet known."""
+        """The batches that fall to this process among those that hold a sample not yet known.
+
+        Those of long prompts come first in a queue, whose last samples leave slots idle, and where several processes
+        share batches. Of these the large ones do, else who gets the short last batch of one task gets all of them.
+        """
         missing, job = self.job.missing(self.known), self.job
-        if self.processes.count > 1:  # largest first, else who gets the short last batch of one task gets all of them
-            missing.sort(key=lambda batch: (len(batch), job.generator.prompt_len(job.request(batch[-1]))), reverse=True)
+        shared = self.processes.count > 1
+        if shared or self.refills:
+            length = job.generator.prompt_len
+            missing.sort(key=lambda batch: (shared * len(batch), length(job.request(batch[-1]))), reverse=True)
         return self.processes.share(missing)
 
     def decode(self, on_progress: Callable[[int, int], None] | None = None) -> Run:
@@ -84,10 +95,7 @@ class OpenJob:
     def _decode_share(self, show: Callable[[int], None]) -> None:
         job, processes, written = self.job, self.processes, len(self.known)
         tasks, share = {task.name: task for task in job.tasks}, self.share()
-        if isinstance(job.generator, Refilling):
-            todo = [[sample for sample in batch if sample.id not in self.known] for batch in share]
-        else:
-            todo = share
+        todo = [[sample for sample in batch if not (self.refills and sample.id in self.known)] for batch in share]
         batch_of = {sample.id: batch for batch in share for sample in batch}
         queue = list(chain.from_iterable(todo))
         requests = [[job.request(sample) for sample in batch] for batch in todo]
