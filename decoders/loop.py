@@ -289,14 +289,14 @@ def forward_windows(
     for question in questions:
         plan, want = question.plan, question.want
         extra = {} if soft is None else {"soft": soft[plan.rows]}
-        ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else want[:, :0]
-        part = model.logits(state.canvas, plan, torch.cat([want, ahead], 1), end=state.visible_end, kv=kv, **extra)
-        part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
-        if look_ahead:
-            pending = state.pending[plan.rows[:, None], ahead]
-            state.expect_eos_(plan.rows, ahead, Logits(beyond), pending)
-        state.nfe[plan.rows] += 1
-        state.queried[plan.rows] += plan.num_queried * model.passes
+        ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else None
+        wanted = want if ahead is None else torch.cat([want, ahead], 1)
+        part = model.logits(state.canvas, plan, wanted, end=state.visible_end, kv=kv, **extra)
+        if ahead is not None:
+            part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
+            state.expect_eos_(plan.rows, ahead, Logits(beyond), state.pending[plan.rows[:, None], ahead])
+        state.nfe = state.nfe.index_add(0, plan.rows, torch.ones_like(plan.rows))
+        state.queried = state.queried.index_add(0, plan.rows, plan.num_queried, alpha=model.passes)
         if question.complete:
             return Logits(part)
         pieces.append((plan.rows, want - columns[plan.rows, :1], part))

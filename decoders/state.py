@@ -46,8 +46,8 @@ class DecodeState:
     sight: the first column that the next forward does not see. None: it sees all.
     accepted: window positions that the rule's filter accepted. None: it has no filter.
 
-    `columns` and `pending` are asked for many times per step. They are kept until a method that ends in `_` changes
-    what they are made of.
+    `columns`, `live` and `pending` are asked for many times per step. They are kept until a method that ends in `_`
+    changes what they are made of.
     """
 
     spec: ModelSpec
@@ -76,6 +76,7 @@ class DecodeState:
     sight: Int[Tensor, " B"] | None = None
     accepted: Bool[Tensor, "B W"] | None = None
     _columns: Int[Tensor, "B W"] | None = field(default=None, init=False, repr=False)
+    _live: Bool[Tensor, "B T"] | None = field(default=None, init=False, repr=False)
     _pending: Bool[Tensor, "B T"] | None = field(default=None, init=False, repr=False)
 
     @classmethod
@@ -142,7 +143,7 @@ class DecodeState:
             setattr(self, name, vars(self)[name].index_copy(0, slots, value))
         if self.sight is not None:
             self.sight = self.sight.index_fill(0, slots, self.canvas.shape[1])
-        self._columns = self._pending = None
+        self._columns = self._live = self._pending = None
 
     def by_row(self) -> Iterator[tuple[str, Tensor]]:
         """Names and values of the fields that have a line for each row."""
@@ -173,8 +174,10 @@ class DecodeState:
     @property
     def live(self) -> Bool[Tensor, "B T"]:
         """Columns that may be written."""
-        columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
-        return self.free & (columns < self.end[:, None])
+        if self._live is None:
+            columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
+            self._live = self.free & (columns < self.end[:, None])
+        return self._live
 
     @property
     def pending(self) -> Bool[Tensor, "B T"]:
@@ -239,7 +242,7 @@ class DecodeState:
     def cut_(self, end: Int[Tensor, " B"], hold: Bool[Tensor, " B"] | None = None) -> None:
         """Lowers the live end of rows that are not held."""
         self.end = end if hold is None else torch.where(hold, self.end, end)
-        self._pending = None
+        self._live = self._pending = None
 
     def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
         """Moves rows whose window is full, and not held, to the next window with something to fill. Rows that have
