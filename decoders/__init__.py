@@ -4,7 +4,7 @@ from decoders.compose import Decoder
 from decoders.credit import Credit
 from decoders.filters import BanEos, Cooling, Temperature, TopK, TopP
 from decoders.generate import Generation, generate, generate_verified
-from decoders.loop import NO_CACHE, DecodedRow, decode
+from decoders.loop import NO_CACHE, DecodedRow, decode, decode_queue
 from decoders.remask import (
     ConfidenceDrop,
     LoopRemask,

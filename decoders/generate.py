@@ -1,7 +1,7 @@
 """Decoding from Python: prompts in; texts, and what they cost, out."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from conf.knobs import Count, Number, Token, check
 from decoders.compose import Decoder, check_is_decoder
-from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode, row_seeds
+from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode_queue, row_seeds
 from decoders.rules.basic import Threshold
 from decoders.state import responses
 from decoders.stop import StopRule, StrictEos
@@ -51,7 +51,7 @@ def generate(
     seed: int = 0,
     progress: bool = False,
 ) -> list[Generation]:
-    """Decodes prompts in batches and returns one Generation each, in order.
+    """Decodes prompts, `batch_size` at a time, and returns one Generation each, in order.
 
     prompts: raw texts, token ids, or chat messages, which the tokenizer's chat template renders.
     decoder: by default `Threshold(0.9)`.
@@ -60,7 +60,7 @@ def generate(
     gen_len: tokens to decode, for all prompts or for each.
     templates: instead of `gen_len`, what each response looks like (examples below).
     block_len: columns per block.
-    batch_size: prompts per forward.
+    batch_size: prompts per forward; when one ends, the next takes its place.
     seed: of the random numbers.
     progress: shows a progress bar.
 
@@ -82,21 +82,16 @@ def generate(
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
     shapes = None if templates is None else [encode_template(model, template) for template in templates]
     wanted = responses(model.spec, len(ids), gen_len if shapes is None else None, shapes, block_len)
-    rows: list[DecodedRow] = []
-    for first in tqdm(range(0, len(ids), batch_size), desc="decode", disable=not progress):
-        batch = ids[first : first + batch_size]
-        rows += decode(
-            model,
-            batch,
-            templates=wanted[first : first + batch_size],
-            block_len=block_len,
-            decoder=decoder,
-            cache=cache,
-            stop=stop,
-            seed=seed,
-            device=model.device,
-        )
-    return list(describe(model, rows))
+    if not ids:
+        return []
+    parts = {"block_len": block_len, "decoder": decoder, "cache": cache, "stop": stop, "seed": seed}
+    turns = decode_queue(model, ids, slots=batch_size, templates=wanted, device=model.device, **parts)
+    rows: dict[int, DecodedRow] = {}
+    with tqdm(total=len(ids), desc="decode", disable=not progress) as bar:
+        for turn in turns:
+            rows |= turn.ended
+            bar.update(len(turn.ended))
+    return list(describe(model, [rows[place] for place in range(len(ids))]))
 
 
 def generate_verified(
@@ -146,7 +141,7 @@ def encode_template(model: DenoisingLM, template: Template) -> list[int]:
     return ids
 
 
-def describe(model: LanguageModel, rows: Sequence[DecodedRow]) -> Iterator[Generation]:
+def describe(model: LanguageModel, rows: Iterable[DecodedRow]) -> Iterator[Generation]:
     """Decoded rows as generations with text."""
     for row in rows:
         yield Generation(

@@ -86,7 +86,7 @@ class Logits:
         for piece, here in self._split(*tensors):
             number = len(here[0]) if here[0].is_cuda else max(1, _PIECE // vocab)
             parts = [function(*part) for part in zip(*(tensor.split(number) for tensor in here), strict=True)]
-            results = [torch.cat(list(part)) for part in zip(*parts, strict=True)]
+            results = list(parts[0]) if len(parts) == 1 else [torch.cat(part) for part in zip(*parts, strict=True)]
             if piece.index is None:
                 return [result.unflatten(0, (batch, width)) for result in results]
             found = found or [result.new_zeros((batch * width, *result.shape[1:])) for result in results]
@@ -95,17 +95,23 @@ class Logits:
         return [whole.unflatten(0, (batch, width)) for whole in found]
 
     @cached_property
-    def _best(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"]]:
-        prob, tokens = self._by_position(lambda values: tuple(values.softmax(-1).max(-1)))
-        return prob, tokens
+    def _best(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"], Float[Tensor, "B W"]]:
+        """Probability, token and logit of the likeliest token."""
+
+        def best(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            prob, tokens = values.softmax(-1).max(-1)
+            return prob, tokens, values.gather(-1, tokens[:, None])[:, 0]
+
+        prob, tokens, logit = self._by_position(best)
+        return prob, tokens, logit
 
     @cached_property
     def top(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"]]:
         """The largest logit and its token."""
         if self._boost is not None:
             return self._boost.top()
-        tokens = self._best[1]
-        return self.at(tokens[..., None])[..., 0], tokens
+        _, tokens, logit = self._best
+        return logit, tokens
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B W"]:

@@ -4,8 +4,9 @@ What verifies drafts has loops of its own (`decoders.verified`); `decode_ahead` 
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from decoders.logits import Logits
 from decoders.rules.basic import FixedK
 from decoders.state import NEVER, DecodeState, responses
 from decoders.stop import StopRule, check_is_stop_rule
-from decoders.types import Shape, Update, View
+from decoders.types import DecodedRow, Shape, Turn, Update, View, in_order
+from decoders.types import Drafted as Drafted
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
 from dllm.model import DiffusionLM
 from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser
@@ -30,51 +32,6 @@ ONE_TOKEN = Decoder(FixedK(1))
 OnStep = Callable[[DecodeState, View, Update], None]
 
 
-@dataclass(frozen=True)
-class Drafted:
-    """Drafts that one forward verified.
-
-    forward: its number from 0. tokens: the drafts. accepted: how many of them were written, from the first. tied: the
-    verifier's likeliest tokens behind those were too close to tell, so that the next forward looks at them again.
-    """
-
-    forward: int
-    tokens: list[int]
-    accepted: int
-    tied: bool = False
-
-
-@dataclass(frozen=True)
-class DecodedRow:
-    """One decoded prompt.
-
-    token_ids: the response up to its first EOS behind its last fixed token, without that EOS.
-    committed_at: per response column the forward (from 0) that wrote it, -1 where none did.
-    nfe: forwards of this row.
-    queried: columns that these forwards computed.
-    stopped_by: "eos" (a stop rule ended it), "length" (its canvas was filled) or "max_steps".
-    drafts: those that were verified. None for decoders that make none.
-    """
-
-    token_ids: list[int]
-    committed_at: list[int]
-    nfe: int
-    queried: int
-    stopped_by: str
-    drafts: Sequence[Drafted] = ()
-
-    @property
-    def num_tokens(self) -> int:
-        """Decoded tokens before EOS. Fixed tokens of a template do not count."""
-        return sum(at != NEVER for at in self.committed_at[: len(self.token_ids)])
-
-    @property
-    def tokens_per_forward(self) -> float:
-        """Decoded tokens before EOS per forward."""
-        return self.num_tokens / self.nfe
-
-
-@torch.inference_mode()
 def decode(
     model: Denoiser,
     prompts: Sequence[Sequence[Token]],
@@ -109,53 +66,103 @@ def decode(
     A row's tokens, NFE and queried columns do not depend on the other rows. Raises ValueError before the first forward:
     for lengths or a cache that the model cannot use, and for a rule or a name in place of a decoder.
     """
+    parts = {"gen_len": gen_len, "templates": templates, "block_len": block_len, "decoder": decoder, "cache": cache}
+    parts |= {"stop": stop, "seed": seed, "max_steps": max_steps, "on_step": on_step, "reference": reference}
+    return list(in_order(decode_queue(model, prompts, slots=None, device=device, **parts)))
+
+
+def decode_queue(
+    model: Denoiser,
+    prompts: Sequence[Sequence[Number]],
+    *,
+    slots: Count | None,
+    gen_len: Count | Sequence[Count] | None = None,
+    templates: Sequence[Sequence[Number]] | None = None,
+    block_len: Count,
+    decoder: Decoder,
+    cache: CacheStrategy,
+    stop: StopRule,
+    seed: int = 0,
+    max_steps: Count | None = None,
+    on_step: OnStep | None = None,
+    reference: Sequence[Sequence[Number]] | None = None,
+    device: torch.device | str = "cpu",
+) -> Iterator[Turn[DecodedRow]]:
+    """The loop: `decode` with at most `slots` rows at once. A row that ends is handed out, and its slot takes the next
+    prompt. slots: None for as many as prompts. Raises ValueError at the call.
+
+    All slots are as wide as the widest prompt with its response, so that no K/V is ever copied into a wider one.
+    """
     check_is_decoder(decoder)
     check_is_stop_rule(stop)
     check(decode, reference=reference, cache=cache)
+    check(decode_queue, slots=slots)
     check_parts(model, decoder, cache)
-    state, wanted = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
+    queue, wanted = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, "cpu")
     if reference is not None and len(reference) != len(prompts):
         raise ValueError(f"reference has {len(reference)} rows for {len(prompts)} prompts; give one for each")
     if reference is not None and not all(len(r) <= len(w) for r, w in zip(reference, wanted, strict=True)):
         raise ValueError("a row of reference is longer than its response; cut it to gen_len")
+    references = None if reference is None else iter(reference)
     if decoder.needs_reference and reference is None:
-        parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "device": device}
-        rows = decode(model, prompts, templates=wanted, decoder=ONE_TOKEN, max_steps=max_steps, **parts)
-        reference = [row.token_ids for row in rows]
-    if reference is not None:
-        state.expect_(reference)
-    kv, memory, logits = model.new_kv(state.prompt_len, state.canvas.shape[1]), None, None
+        parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "device": device, "slots": slots}
+        first = decode_queue(model, prompts, templates=wanted, decoder=ONE_TOKEN, max_steps=max_steps, **parts)
+        references = (row.token_ids for row in in_order(first))
+    device, places = torch.device(device), iter(range(len(prompts)))
     whole = decoder.needs_decided or on_step is not None
 
-    while not (progress := state.progress()).done.all():
-        shadow, state.eos_ahead, plans = None, None, []
-        if decoder.needs_shadow:
-            assert isinstance(model, ShadowDenoiser), "check_parts refuses others"
-            logits, shadow = _forward_with_shadow(model, state)
-        else:
-            questions = ask(cache.plan(progress, model.spec), progress, whole, state.canvas.device)
-            plans = [question.plan for question in questions]
-            if all(question.kept is None for question in questions):
-                logits = None  # free the last step's before the forward
-            logits = forward_windows(model, state, kv, questions, logits, stop.looks == "query")
-        if memory is None:
-            batch, window, vocab = logits.shape
-            memory = decoder.init(Shape(batch, window, vocab, logits.device))
-        partial = [plan for plan in plans if plan.only]
-        view = state.view(logits, shadow, partial)
-        if stop.looks is not None:
-            rows = torch.arange(len(prompts), device=state.canvas.device)
-            state.expect_eos_(rows, state.columns, view.logits, view.masked)
-        update = decoder.step(view, memory)
-        for plan in partial if max_steps is None else ():
-            state.budget[plan.rows] += 1  # this forward may have had nothing to commit
-        state.apply_(view.tokens, view.live, update)
-        state.cut_(stop(state), update.hold)
-        state.advance_(update.hold)
-        if on_step is not None:
-            on_step(state, view, update)
-        del view, update  # they hold the logits
-    return results(state)
+    def enter(coming: Sequence[int]) -> DecodeState:
+        """The next prompts of the queue, before their first step."""
+        rows = queue.take(coming, device)
+        if references is not None:
+            rows.expect_(list(islice(references, len(coming))))
+        return rows
+
+    @torch.inference_mode()
+    def turns() -> Iterator[Turn[DecodedRow]]:
+        held = np.array(list(islice(places, slots or len(prompts))))  # the prompt in each slot
+        state, rows = enter(held.tolist()), torch.arange(len(held), device=device)
+        kv, memory, logits = model.new_kv(state.prompt_len, state.canvas.shape[1]), None, None
+        progress = state.progress()
+        while not progress.done.all():
+            shadow, state.eos_ahead, plans = None, None, []
+            if decoder.needs_shadow:
+                assert isinstance(model, ShadowDenoiser), "check_parts refuses others"
+                logits, shadow = _forward_with_shadow(model, state)
+            else:
+                questions = ask(cache.plan(progress, model.spec), progress, whole, device)
+                plans = [question.plan for question in questions]
+                if all(question.kept is None for question in questions):
+                    logits = None  # free the last step's before the forward
+                logits = forward_windows(model, state, kv, questions, logits, stop.looks == "query")
+            if memory is None:
+                batch, window, vocab = logits.shape
+                memory = decoder.init(Shape(batch, window, vocab, logits.device))
+            partial = [plan for plan in plans if plan.only]
+            view = state.view(logits, shadow, partial)
+            if stop.looks is not None:
+                state.expect_eos_(rows, state.columns, view.logits, view.masked)
+            update = decoder.step(view, memory)
+            for plan in partial if max_steps is None else ():
+                state.budget[plan.rows] += 1  # this forward may have had nothing to commit
+            state.apply_(view.tokens, view.live, update)
+            state.cut_(stop(state), update.hold)
+            state.advance_(update.hold)
+            if on_step is not None:
+                on_step(state, view, update)
+            del view, update  # they hold the logits
+            live, progress = np.flatnonzero(~progress.done), state.progress()
+            free = live[progress.done[live]]
+            ended = results(state.take(free.tolist(), device)) if len(free) else []
+            yield Turn(held[live].tolist(), dict(zip(held[free].tolist(), ended, strict=True)))
+            if coming := list(islice(places, len(free))):
+                free = free[: len(coming)]
+                held[free], entered, into = coming, enter(coming), rows[free.tolist()]
+                state.put_(into, entered)
+                model.renew_kv(kv, into, entered.prompt_len)
+                progress = state.progress()
+
+    return turns()
 
 
 def begin(
@@ -286,14 +293,14 @@ def forward_windows(
     for question in questions:
         plan, want = question.plan, question.want
         extra = {} if soft is None else {"soft": soft[plan.rows]}
-        ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else want[:, :0]
-        part = model.logits(state.canvas, plan, torch.cat([want, ahead], 1), end=state.visible_end, kv=kv, **extra)
-        part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
-        if look_ahead:
-            pending = state.pending[plan.rows[:, None], ahead]
-            state.expect_eos_(plan.rows, ahead, Logits(beyond), pending)
-        state.nfe[plan.rows] += 1
-        state.queried[plan.rows] += plan.num_queried * model.passes
+        ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else None
+        wanted = want if ahead is None else torch.cat([want, ahead], 1)
+        part = model.logits(state.canvas, plan, wanted, end=state.visible_end, kv=kv, **extra)
+        if ahead is not None:
+            part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
+            state.expect_eos_(plan.rows, ahead, Logits(beyond), state.pending[plan.rows[:, None], ahead])
+        state.nfe = state.nfe.index_add(0, plan.rows, torch.ones_like(plan.rows))
+        state.queried = state.queried.index_add(0, plan.rows, plan.num_queried, alpha=model.passes)
         if question.complete:
             return Logits(part)
         pieces.append((plan.rows, want - columns[plan.rows, :1], part))

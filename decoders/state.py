@@ -1,6 +1,6 @@
 """The state of one decode call: the canvas, and where each row stands. No other file slices or moves windows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,12 +9,11 @@ from torch import Tensor
 
 from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
+from decoders.types import NEVER as NEVER
 from decoders.types import Update, View
 from dllm.cache import Plan, Progress
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
-
-NEVER = -1  # committed_at of a column that holds no commit
 
 
 @dataclass
@@ -36,6 +35,7 @@ class DecodeState:
     seeds: of the row's random numbers.
     nfe, budget: forwards of the row so far, and at most.
     queried: columns computed for the row so far.
+    request: which of the prompts of the call the row is.
     committed_at: the forward (from 0) that wrote a column last, NEVER where none did.
     fresh: columns that the last forward wrote.
     window: columns per window.
@@ -47,8 +47,8 @@ class DecodeState:
     sight: the first column that the next forward does not see. None: it sees all.
     accepted: window positions that the rule's filter accepted. None: it has no filter.
 
-    `columns` and `pending` are asked for many times per step. They are kept until a method that ends in `_` changes
-    what they are made of.
+    `columns`, `live` and `pending` are asked for many times per step. They are kept until a method that ends in `_`
+    changes what they are made of.
     """
 
     spec: ModelSpec
@@ -67,6 +67,7 @@ class DecodeState:
     nfe: Int[Tensor, " B"]
     budget: Int[Tensor, " B"]
     queried: Int[Tensor, " B"]
+    request: Int[Tensor, " B"]
     committed_at: Int[Tensor, "B T"]
     fresh: Bool[Tensor, "B T"]
     window: int
@@ -77,6 +78,7 @@ class DecodeState:
     sight: Int[Tensor, " B"] | None = None
     accepted: Bool[Tensor, "B W"] | None = None
     _columns: Int[Tensor, "B W"] | None = field(default=None, init=False, repr=False)
+    _live: Bool[Tensor, "B T"] | None = field(default=None, init=False, repr=False)
     _pending: Bool[Tensor, "B T"] | None = field(default=None, init=False, repr=False)
 
     @classmethod
@@ -124,12 +126,31 @@ class DecodeState:
             nfe=zeros.clone(),
             budget=torch.tensor(budgets, dtype=torch.long, device=device),
             queried=zeros.clone(),
+            request=torch.arange(len(prompts), device=device),
             committed_at=torch.full_like(canvas, NEVER, device=device),
             fresh=torch.zeros_like(free, device=device),
             window=block_len,
         )
         state.start = state._next_start(state.start)
         return state
+
+    def take(self, rows: Sequence[int], device: torch.device) -> "DecodeState":
+        """The state of some of the rows, in their order."""
+        index = torch.tensor(rows, device=self.canvas.device)
+        soft = None if self.soft is None else self.soft[index]
+        return replace(self, soft=soft, **{name: value[index].to(device) for name, value in self.by_row()})
+
+    def put_(self, slots: Int[Tensor, " N"], rows: "DecodeState") -> None:
+        """Replaces the rows in `slots` by others of the same width, before their first step."""
+        for name, value in rows.by_row():
+            setattr(self, name, vars(self)[name].index_copy(0, slots, value))
+        if self.sight is not None:
+            self.sight = self.sight.index_fill(0, slots, self.canvas.shape[1])
+        self._columns = self._live = self._pending = None
+
+    def by_row(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and values of the fields that have a line for each row."""
+        return ((n, v) for n, v in vars(self).items() if isinstance(v, Tensor) and not n.startswith("_"))
 
     def progress(self) -> Progress:
         """A copy on the host. It is the one transfer of a step."""
@@ -156,8 +177,10 @@ class DecodeState:
     @property
     def live(self) -> Bool[Tensor, "B T"]:
         """Columns that may be written."""
-        columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
-        return self.free & (columns < self.end[:, None])
+        if self._live is None:
+            columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
+            self._live = self.free & (columns < self.end[:, None])
+        return self._live
 
     @property
     def pending(self) -> Bool[Tensor, "B T"]:
@@ -234,7 +257,7 @@ class DecodeState:
     def cut_(self, end: Int[Tensor, " B"], hold: Bool[Tensor, " B"] | None = None) -> None:
         """Lowers the live end of rows that are not held."""
         self.end = end if hold is None else torch.where(hold, self.end, end)
-        self._pending = None
+        self._live = self._pending = None
 
     def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
         """Moves rows whose window is full, and not held, to the next window with something to fill. Rows that have

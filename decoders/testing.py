@@ -44,6 +44,9 @@ class HashModel:
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> None:
         return None
 
+    def renew_kv(self, kv: None, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        return None
+
     def logits(
         self,
         canvas: Int[Tensor, "B T"],

@@ -40,7 +40,8 @@ class Recorder:
         start = torch.where(state.step == 0, state.previous, state.start) - state.prompt_len  # it may have moved on
         kept = {name: getattr(step, name) for name in _SIGNALS}
         kept |= {"write": update.write, "agree": agrees(view, step.tokens), "start": start}
-        self.steps.append({name: value[active].cpu() for name, value in kept.items()} | {"row": active.cpu()})
+        kept |= {"row": state.request}
+        self.steps.append({name: value[active].cpu() for name, value in kept.items()})
 
     def shard(self, final: Responses, reference: Responses, gen_len: int) -> dict[str, Tensor]:
         """Everything of one decode call: `[N, ...]` per step, `[R, gen_len]` per row with -1 behind the text."""

@@ -1,10 +1,10 @@
 """What the loop and a decoder exchange: `View` is what a decoder sees of a step, `Update` is what it writes, and `Part`
-is what each of its parts may declare."""
+is what each of its parts may declare. `DecodedRow` is what the loop gives."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +17,9 @@ from dllm.soft import Soft
 from dllm.spec import ModelSpec
 
 Memory = dict[str, Tensor]  # per-row tensors [B, ...] of one decode call; updated in place, never shared between calls
+NEVER = -1  # committed_at of a column that holds no commit
 EVERYTHING = 2**30  # columns that no canvas has
+T = TypeVar("T")
 Confidence = Literal["prob", "margin", "entropy", "random", "left_to_right"]
 
 
@@ -174,3 +176,69 @@ class SoftStep(Part, ABC):
 
     @abstractmethod
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft: ...
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """Drafts that one forward verified.
+
+    forward: its number from 0. tokens: the drafts. accepted: how many of them were written, from the first. tied: the
+    verifier's likeliest tokens behind those were too close to tell, so that the next forward looks at them again.
+    """
+
+    forward: int
+    tokens: list[int]
+    accepted: int
+    tied: bool = False
+
+
+@dataclass(frozen=True)
+class DecodedRow:
+    """One decoded prompt.
+
+    token_ids: the response up to its first EOS behind its last fixed token, without that EOS.
+    committed_at: per response column the forward (from 0) that wrote it, -1 where none did.
+    nfe: forwards of this row.
+    queried: columns that these forwards computed.
+    stopped_by: "eos" (a stop rule ended it), "length" (its canvas was filled) or "max_steps".
+    drafts: those that were verified. None for decoders that make none.
+    """
+
+    token_ids: list[int]
+    committed_at: list[int]
+    nfe: int
+    queried: int
+    stopped_by: str
+    drafts: Sequence[Drafted] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Decoded tokens before EOS. Fixed tokens of a template do not count."""
+        return sum(at != NEVER for at in self.committed_at[: len(self.token_ids)])
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Decoded tokens before EOS per forward."""
+        return self.num_tokens / self.nfe
+
+
+@dataclass(frozen=True)
+class Turn(Generic[T]):
+    """One pass through the loop.
+
+    live: the prompts, by their places in the queue, that were given a forward.
+    ended: what came of those that ended with it.
+    """
+
+    live: Sequence[int]
+    ended: Mapping[int, T]
+
+
+def in_order(turns: Iterable[Turn[T]]) -> Iterator[T]:
+    """What ends, in the order of the queue."""
+    held, place = dict[int, T](), 0
+    for turn in turns:
+        held |= turn.ended
+        while place in held:
+            yield held.pop(place)
+            place += 1

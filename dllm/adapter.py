@@ -64,7 +64,12 @@ def attach(model: Adaptable, folder: Path) -> None:
     if isinstance(model, DiffusionLM) and drafts_only:
         put_gate(model)
     if isinstance(model, DiffusionLM) and mask_embedding is not None:
-        model.set_mask_embedding(mask_embedding)
+        weight = (
+            model.backbone.get_input_embeddings().weight
+        )  # tied to a head it changes MASK's logit, which is not used
+        assert isinstance(weight, Tensor)
+        with torch.no_grad():
+            weight[model.spec.mask_id] = mask_embedding
     model.eval()  # injected modules start in training mode
 
 

@@ -60,6 +60,10 @@ class CanvasLM(nn.Module):
         """Of each row the encoder's K/V of the columns before its canvas."""
         return [None] * len(prompt_len)
 
+    def renew_kv(self, kv: list[DynamicCache | None], rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        for row in rows.tolist():
+            kv[row] = None
+
     def logits(
         self,
         canvas: Int[Tensor, "B T"],

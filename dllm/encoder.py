@@ -51,6 +51,9 @@ class EncoderLM(DiffusionLM):
         """Keeps nothing. Raises ValueError when the canvas is longer than `max_length`."""
         self._check_length(length)
 
+    def renew_kv(self, kv: ColumnCache | None, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        """There is nothing to drop."""
+
     def logits(
         self,
         canvas: Int[Tensor, "B T"],

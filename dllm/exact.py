@@ -194,7 +194,10 @@ class ExactModel:
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, " B"]:
         """Keeps only where responses begin."""
-        return prompt_len
+        return prompt_len.clone()
+
+    def renew_kv(self, kv: Int[Tensor, " B"], rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        kv[rows] = prompt_len
 
     def logits(
         self,

@@ -73,6 +73,11 @@ class Guided:
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> _GuidedKV:
         return _GuidedKV(self.model.new_kv(prompt_len, length), self.model.new_kv(prompt_len, length), prompt_len)
 
+    def renew_kv(self, kv: _GuidedKV, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        for part in (kv.with_prompt, kv.without):
+            self.model.renew_kv(part, rows, prompt_len)
+        kv.prompt_len = kv.prompt_len.index_copy(0, rows, prompt_len)
+
     def logits(
         self,
         canvas: Int[Tensor, "B T"],

@@ -85,6 +85,16 @@ class ColumnCache(Cache):
                 where = columns[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[-1])
                 store.scatter_(2, where, new.gather(2, where))
 
+    def drop(self, rows: Int[Tensor, " N"], positions: Int[Tensor, "N T"], prompt_len: Int[Tensor, " N"]) -> None:
+        """Empties rows, whose columns now have these positions behind prompts of these lengths."""
+        self.positions = self.positions.index_copy(0, rows, positions)
+        self.prompt_len = self.prompt_len.index_copy(0, rows, prompt_len)
+        for layer in self.layers:
+            assert isinstance(layer, _ColumnLayer)
+            for store in (layer.keys, layer.values):
+                if store is not None:
+                    store.index_fill_(0, rows.to(store.device), 0)
+
     def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
         """Says where the next update belongs. rows: None means every row in order."""
         self.rows, self.columns = rows, columns

@@ -81,8 +81,8 @@ class DiffusionLM(nn.Module):
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
         scalings = {name: m.scaling for name, m in self.backbone.named_modules() if isinstance(m, LoraLayer)}
         drafts = ("context_causal", self.gate is not None) if self.spec.context_causal else ()
-        grid = ("prompt_block",) if self.spec.prompt_block else ()
-        return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *drafts, *grid))
+        more = *drafts, *(["prompt_block"] if self.spec.prompt_block else [])
+        return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *more))
 
     @property
     def device(self) -> torch.device:
@@ -98,8 +98,7 @@ class DiffusionLM(nn.Module):
         return self.backbone.config.vocab_size
 
     @property
-    def id_limit(self) -> int:
-        """Ids of a canvas are below it."""
+    def id_limit(self) -> int:  # of the ids of a canvas
         return self.vocab_size
 
     def encode(self, text: Text) -> list[int]:
@@ -107,13 +106,6 @@ class DiffusionLM(nn.Module):
 
     def decode(self, ids: Sequence[int]) -> str:
         return decode_text(self.tokenizer, ids)
-
-    def set_mask_embedding(self, vector: Float[Tensor, " D"]) -> None:
-        """Replaces the input embedding of MASK, in place. A head tied to it changes MASK's logit, which is not used."""
-        weight = self.backbone.get_input_embeddings().weight
-        assert isinstance(weight, Tensor)
-        with torch.no_grad():
-            weight[self.spec.mask_id] = vector
 
     def positions(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, "B T"]:
         """RoPE position of each canvas column: its number, or moved so that responses start at a fixed position."""
@@ -127,6 +119,11 @@ class DiffusionLM(nn.Module):
         """An empty cache for canvases of `length` columns. Raises ValueError when that is more than `max_length`."""
         self._check_length(length)
         return ColumnCache(self.backbone.config.num_hidden_layers, self.positions(prompt_len, length), prompt_len)
+
+    def renew_kv(self, kv: ColumnCache | None, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        """Drops what is kept of some rows, which begin new prompts."""
+        assert kv is not None
+        kv.drop(rows, self.positions(prompt_len, kv.positions.shape[1]), prompt_len)
 
     def logits(
         self,

@@ -31,6 +31,10 @@ class Denoiser(Protocol):
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> Any: ...
 
+    def renew_kv(self, kv: Any, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        """Drops, in place, what `kv` keeps of some rows: they begin other prompts, of these lengths."""
+        ...
+
     def logits(
         self,
         canvas: Int[Tensor, "B T"],

@@ -21,7 +21,8 @@ from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from dllm.training.start import start_from
 from parallelbench.records.files import replace_file, to_json
-from parallelbench.records.record import Run, provenance
+from parallelbench.records.provenance import provenance
+from parallelbench.records.record import Run
 from parallelbench.report.sinks import Logs
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.run.job import prepare

@@ -27,7 +27,7 @@ from dllm.training.objectives import NextToken
 from dllm.training.start import start_from
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.records.files import append, parse_json, read_bytes, replace_file, to_json
-from parallelbench.records.record import provenance
+from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.training.mixture import SCAFFOLD, phrases, special_ids
 from parallelbench.training.sources import ByLength, Stream

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from decoders.rules.learn2pd import save_filter
 from decoders.traces import read_traces
 from dllm.training.fit import fit
-from parallelbench.records.record import provenance
+from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.wiring.conf import CONF
 from parallelbench.wiring.exits import explained

@@ -83,6 +83,7 @@ def as_a_user_has_it(types_of_some: None) -> Iterator[None]:
     yield
 
 
+SECONDS = ("latency_s", "share_s")
 SMALL = ["limit=3", "batch_size=2", "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"]
 
 
@@ -107,4 +108,4 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
 def samples(folder: Path) -> list[dict]:
     """Records without their timing."""
     lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "latency_s"} for line in lines]
+    return [{key: value for key, value in line.items() if key not in SECONDS} for line in lines]

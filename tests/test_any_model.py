@@ -108,7 +108,9 @@ def test_a_model_that_lacks_something_is_told_what() -> None:
     for decoder in (Autoregressive(), DiffusionForcing()):
         with pytest.raises(ValueError, match=f"a Half is no model that can be benchmarked: it has no {wanted} "):
             make_generator(Half(), decoder, **FIT)
-    with pytest.raises(ValueError, match=r"new_kv, passes, spec, vocab_size \(see dllm.protocols.DenoisingLM\)"):
+    with pytest.raises(
+        ValueError, match=r"new_kv, passes, renew_kv, spec, vocab_size \(see dllm.protocols.DenoisingLM\)"
+    ):
         make_generator(Half(), Decoder(Threshold()), **FIT)
 
 

@@ -15,7 +15,7 @@ from conftest import SMALL
 from rich.console import Console
 
 from decoders import Generation
-from parallelbench.records.record import is_dirty
+from parallelbench.records.provenance import is_dirty
 from parallelbench.records.trace import Step
 from parallelbench.run.generator import Request
 from parallelbench.run.live import Decoding, play

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SMALL, make_model, samples
+from conftest import SECONDS, SMALL, make_model, samples
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
@@ -48,7 +48,7 @@ def test_an_earlier_run_is_the_same_run(cli, earlier: Path) -> None:
 def samples_and_rest(folder: Path) -> tuple[list[str], str]:
     """Whole lines of the samples, without their timing, and run.json."""
     lines = [line for line in (folder / "samples.jsonl").read_text().splitlines(keepends=True) if line.endswith("\n")]
-    timeless = [{k: v for k, v in json.loads(line).items() if k != "latency_s"} for line in lines]
+    timeless = [{k: v for k, v in json.loads(line).items() if k not in SECONDS} for line in lines]
     return [json.dumps(line) for line in timeless], (folder / "run.json").read_text()
 
 

@@ -456,6 +456,7 @@ RECORDS = {
     "nfe": [0, -1, 1.5, "1", None, math.inf, 10**400],
     "num_tokens": [-1, None],
     "latency_s": [0, math.nan, "fast"],
+    "share_s": [0, "fast"],
     "batch_size": [0, True],
     "token_ids": [3, ["a"], None],
     "committed_at": ["x", [None]],

@@ -43,11 +43,14 @@ def _loaded(
         return load_causal(init, **options)
     fields, path = dict(spec or {}), str(ASSETS / init) if (ASSETS / init).is_dir() else init
     unmasked = None if "mask_id" in fields else _tokenizer_without_mask(path, init)
-    if unmasked is None:
-        return load_diffusion(path, spec=fields or None, **options)
-    special = (unmasked.eos_token_id, unmasked.pad_token_id)
-    model = load_diffusion(path, spec={**fields, "mask_id": next(i for i in range(3) if i not in special)}, **options)
-    model.spec = replace(model.spec, mask_id=_new_token(model, len(unmasked)))
+    if unmasked is not None:
+        special = (unmasked.eos_token_id, unmasked.pad_token_id)
+        fields |= {"mask_id": next(i for i in range(3) if i not in special)}
+    model = load_diffusion(path, spec=fields or None, **options)
+    if not isinstance(model, DiffusionLM):
+        raise ValueError(f"model {model.name!r} has an encoder of its own, and no objective here trains such models")
+    if unmasked is not None:
+        model.spec = replace(model.spec, mask_id=_new_token(model, len(unmasked)))
     return model
 
 

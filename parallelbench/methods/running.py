@@ -8,7 +8,7 @@ from decoders import Decoder, RunningSet, StopRule, decode_running
 from decoders.running.flight import check_running
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
-from parallelbench.run.generator import DiffusionGenerator, Generator
+from parallelbench.run.generator import DiffusionGenerator, Generator, in_batches
 
 
 @dataclass(frozen=True)
@@ -33,5 +33,5 @@ class Running(Knobs):
                 "block_length=null is one block for each response; give the length of one, as in block_length=32"
             )
         check_running(model, self.decoder, cache, stop)
-        loop = partial(decode_running, running=self.running)
+        loop = in_batches(partial(decode_running, running=self.running))
         return DiffusionGenerator(model, self.decoder, cache, stop, block_len, seed, loop)

@@ -30,7 +30,7 @@ from dllm.causal import CausalStream, load_causal
 from dllm.model import DiffusionLM
 from dllm.protocols import DenoisingLM, LanguageModel
 from parallelbench.methods.autoregressive import CausalGenerator, check_causal
-from parallelbench.run.generator import DiffusionGenerator, Generator
+from parallelbench.run.generator import DiffusionGenerator, Generator, in_batches
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class FreeDave(Knobs):
     ) -> Generator:
         denoising, decoder = _denoising("freedave", model), Decoder(FixedK(1), confidence=self.confidence)
         check_ahead(denoising, decoder, cache, stop, self.states)
-        loop = partial(decode_ahead, states=self.states)
+        loop = in_batches(partial(decode_ahead, states=self.states))
         return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
 
 
@@ -146,7 +146,7 @@ class LoPA(Knobs):
         denoising = _denoising("lopa", model)
         decoder = Decoder(self.rule, confidence=self.confidence, temperature=self.temperature)
         check_lookahead(denoising, decoder, cache, stop, self.branches)
-        loop = partial(decode_lookahead, branches=self.branches)
+        loop = in_batches(partial(decode_lookahead, branches=self.branches))
         return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
 
 

@@ -3,11 +3,9 @@
 import hashlib
 import json
 import os
-import subprocess
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -22,6 +20,7 @@ from parallelbench.records.shards import Shards
 SCHEMA = 1
 CONFIG, RUN = "config.yaml", "run.json"
 NEVER = -1  # of committed_at: no forward did
+NEW = {"drafts", "share_s"}  # not in lines of before they were there
 LEAST = {"num_tokens": 0, "nfe": 1, "queried": 0, "batch_size": 1}
 
 
@@ -31,9 +30,11 @@ class Record:
 
     prompt: the user's text; data, target: what the scorer needs. num_tokens: decoded tokens before EOS (those of
     token_ids that were not given). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each
-    response column, NEVER for none. latency_s: wall seconds of its batch, which held batch_size samples and is named by
-    its first. drafts: for each forward that verified some its number, how many drafts it was given, how many were
-    written, and 1 where the verifier's likeliest tokens behind those were too close to tell, else 0.
+    response column, NEVER for none. latency_s: wall seconds of its forwards, whoever shared them. share_s: its part of
+    the run's seconds: those of each forward, divided evenly among the samples in it. batch: the first of the batch_size
+    samples that stood together in the queue. drafts: for each forward that verified some its number, how many drafts it
+    was given, how many were written, and 1 where the verifier's likeliest tokens behind those were too close to tell,
+    else 0.
     """
 
     id: str
@@ -55,6 +56,12 @@ class Record:
     batch_size: int
     batch: str
     drafts: Sequence[Sequence[int]] = ()
+    share_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Its part of the run's seconds. Runs of before share_s decoded batch by batch, and latency_s is a batch's."""
+        return self.latency_s / self.batch_size if self.share_s is None else self.share_s
 
 
 def _record(values: Any) -> Record:
@@ -62,8 +69,9 @@ def _record(values: Any) -> Record:
     for name, least in LEAST.items():
         if values[name] < least:
             raise ValueError(f"{name} is {values[name]}, less than {least}")
-    if values["latency_s"] <= 0:
-        raise ValueError(f"latency_s is {values['latency_s']}, which no batch takes")
+    for name in ("latency_s", "share_s"):
+        if (seconds := values.get(name)) is not None and seconds <= 0:
+            raise ValueError(f"{name} is {seconds}, which no forward takes")
     check(values["scores"], Scores, "scores")
     return Record(**values)
 
@@ -77,7 +85,7 @@ class Scores(TypedDict):
 
 SAMPLES = Shards(
     "samples",
-    dump=lambda record: to_json({name: value for name, value in asdict(record).items() if name != "drafts" or value}),
+    dump=lambda record: to_json({name: value for name, value in asdict(record).items() if name not in NEW or value}),
     load=_record,
     what=("a record", "restore the file or delete it"),
 )
@@ -269,32 +277,6 @@ def readable_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         raise ValueError("; ".join(skipped))
     return runs, skipped
-
-
-def provenance() -> dict[str, Any]:
-    """Where numbers come from: package versions, and the git commit where the code runs from a checkout."""
-    here = Path(__file__).parent
-    commit = _git(here, "rev-parse", "HEAD")
-    return {
-        "git": {"commit": commit, "dirty": is_dirty(_git(here, "status", "--porcelain", "-uall") or "")}
-        if commit
-        else None,
-        "versions": {name: version(name) for name in ("dllm-parallelbench", "torch", "transformers")},
-    }
-
-
-def is_dirty(status: str) -> bool:
-    """Whether code or settings differ from the commit, by git's short status with all untracked files. Untracked
-    results, such as a report, change nothing."""
-    return any(not line.startswith("??") or line.endswith((".py", ".yaml")) for line in status.splitlines())
-
-
-def _git(folder: Path, *args: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> tuple[str, Any, Any]:

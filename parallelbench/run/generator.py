@@ -2,18 +2,20 @@
 another."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from conf.knobs import Count, Knobs
-from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule, decode
+from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule
 from decoders.compose import check_is_decoder
 from decoders.generate import Template, describe, encode, encode_template
-from decoders.loop import DecodedRow, OnStep, check_parts
+from decoders.loop import DecodedRow, check_parts, decode_queue
 from decoders.state import check_lengths, responses
+from decoders.types import Turn, in_order
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
@@ -48,6 +50,15 @@ class Generator(Protocol):
 
     def fingerprint(self) -> str:
         """Tells one set of weights from another."""
+        ...
+
+
+@runtime_checkable
+class Refilling(Generator, Protocol):
+    """A generator that serves a queue of requests, so that none waits for others of its batch."""
+
+    def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
+        """Serves at most `slots` requests at once. When one ends, the next takes its place."""
         ...
 
 
@@ -121,9 +132,12 @@ def lacks(model: object, protocol: type) -> str:
 
 @dataclass(frozen=True)
 class DiffusionGenerator(Knobs):
-    """Decodes with the one denoising loop, in blocks of `block_len` (None: each response is one block), or with another
-    that takes its arguments. template: what every answer looks like, instead of the requests' lengths. Checks at
-    construction that model, decoder and cache fit."""
+    """Decodes with the one denoising loop, in blocks of `block_len`, or with another that takes its arguments. Checks
+    at construction that model, decoder and cache fit.
+
+    block_len: None makes each response one block. Those of one length then share a queue.
+    template: what every answer looks like, instead of the requests' lengths.
+    """
 
     model: DenoisingLM
     decoder: Decoder
@@ -131,7 +145,7 @@ class DiffusionGenerator(Knobs):
     stop: StopRule
     block_len: Count | None = None
     seed: int = 0
-    loop: Callable[..., list[DecodedRow]] = decode
+    loop: Callable[..., Iterator[Turn[DecodedRow]]] = decode_queue
     template: Template | None = None
 
     def __post_init__(self) -> None:
@@ -141,22 +155,30 @@ class DiffusionGenerator(Knobs):
     def prompt_len(self, request: Request) -> int:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
         impossible."""
-        wanted = self._wanted([request])
+        (wanted,) = self._wanted([request.gen_len])
+        block_len = self.block_len or len(wanted)
         if self.template is None:
-            check_lengths(self.model.spec, request.gen_len, self._block_len(wanted))
-        self.decoder.check_window(self._block_len(wanted))
-        return fitting_prompt_len(self.model, Request(request.messages, len(wanted[0])))
+            check_lengths(self.model.spec, request.gen_len, block_len)
+        self.decoder.check_window(block_len)
+        return fitting_prompt_len(self.model, Request(request.messages, len(wanted)))
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
-        self._decode(batch, max_steps=2)
+        for _ in self._serve(batch, len(batch), max_steps=2):
+            pass
 
     def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
-        return self._decode(batch, max_steps=None)
+        return list(in_order(self.stream(batch, len(batch))))
 
-    def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
-        recorder = StepRecorder(len(batch))
-        return list(zip(self._decode(batch, max_steps=None, on_step=recorder), recorder.rows, strict=True))
+    def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
+        return self._serve(requests, slots)
+
+    def traced(
+        self, batch: Sequence[Request], tell: Callable[[Step], None] | None = None
+    ) -> Sequence[tuple[Generation, list[Step]]]:
+        """tell: is called with each step, as soon as it is made."""
+        recorder = StepRecorder(len(batch), tell)
+        return list(zip(in_order(self._serve(batch, len(batch), recorder=recorder)), recorder.rows, strict=True))
 
     def describe(self) -> dict[str, object]:
         decoder = self.decoder
@@ -164,44 +186,90 @@ class DiffusionGenerator(Knobs):
         return {
             **describe_model(self.model),
             "is_baseline": is_plain
-            and self.loop is decode
+            and self.loop is decode_queue
             and decoder.rule == FixedK(1)
             and decoder.confidence == "prob",
-            "fixed_number": self.loop is decode
+            "fixed_number": self.loop is decode_queue
             and type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin),
         }
 
     def fingerprint(self) -> str:
         return fingerprint(self.model, self.decoder.identity)
 
-    def _block_len(self, wanted: Sequence[Sequence[int]]) -> int:
-        return max(map(len, wanted)) if self.block_len is None else self.block_len
-
-    def _wanted(self, batch: Sequence[Request]) -> list[list[int]]:
+    def _wanted(self, gen_lens: Sequence[int]) -> list[list[int]]:
         """What is to be decoded for each request. Raises ValueError for a template without MASK."""
         shape = None if self.template is None else encode_template(self.model, self.template)
-        masks = [[self.model.spec.mask_id] * request.gen_len for request in batch]
-        wanted = masks if shape is None else [shape] * len(batch)
-        return responses(self.model.spec, len(batch), None, wanted, self._block_len(wanted))
+        wanted = [[self.model.spec.mask_id] * length if shape is None else shape for length in gen_lens]
+        return responses(self.model.spec, len(wanted), None, wanted, self.block_len or max(map(len, wanted)))
 
-    def _decode(
-        self, batch: Sequence[Request], max_steps: int | None, on_step: OnStep | None = None
-    ) -> Sequence[Generation]:
-        wanted = self._wanted(batch)
-        rows = self.loop(
-            self.model,
-            [encode(self.model, request.messages, i) for i, request in enumerate(batch)],
-            templates=wanted,
-            block_len=self._block_len(wanted),
-            decoder=self.decoder,
-            cache=self.cache,
-            stop=self.stop,
-            seed=self.seed,
-            max_steps=max_steps,
-            on_step=on_step,
-            device=self.model.device,
+    def turns(
+        self,
+        prompts: Sequence[Sequence[int]],
+        gen_lens: Sequence[int],
+        slots: int,
+        max_steps: int | None = None,
+        recorder: StepRecorder | None = None,
+    ) -> Iterator[Turn[DecodedRow]]:
+        """Decodes prompts, at most `slots` at once, each with its own length of a response. All arguments are checked
+        at the call."""
+        wanted = self._wanted(gen_lens)
+        blocks = [self.block_len or len(response) for response in wanted]
+        groups = {block: [i for i, its in enumerate(blocks) if its == block] for block in dict.fromkeys(blocks)}
+        queues = [
+            self.loop(
+                self.model,
+                [prompts[i] for i in group],
+                slots=slots,
+                templates=[wanted[i] for i in group],
+                block_len=block,
+                decoder=self.decoder,
+                cache=self.cache,
+                stop=self.stop,
+                seed=self.seed,
+                max_steps=max_steps,
+                on_step=None if recorder is None else partial(recorder, group),
+                device=self.model.device,
+            )
+            for block, group in groups.items()
+        ]
+        return (
+            Turn([group[place] for place in turn.live], {group[place]: row for place, row in turn.ended.items()})
+            for group, queue in zip(groups.values(), queues, strict=True)
+            for turn in queue
         )
-        return list(describe(self.model, rows))
+
+    def _serve(
+        self,
+        requests: Sequence[Request],
+        slots: int,
+        max_steps: int | None = None,
+        recorder: StepRecorder | None = None,
+    ) -> Iterator[Turn[Generation]]:
+        prompts = [encode(self.model, request.messages, i) for i, request in enumerate(requests)]
+        turns = self.turns(prompts, [request.gen_len for request in requests], slots, max_steps, recorder)
+        return (
+            Turn(turn.live, dict(zip(turn.ended, describe(self.model, turn.ended.values()), strict=True)))
+            for turn in turns
+        )
+
+
+def in_batches(decode: Callable[..., list[DecodedRow]]) -> Callable[..., Iterator[Turn[DecodedRow]]]:
+    """A loop over batches of `slots` prompts, of one that does not refill them."""
+
+    def loop(
+        model: DenoisingLM,
+        prompts: Sequence[Sequence[int]],
+        *,
+        slots: int,
+        templates: Sequence[Sequence[int]],
+        **parts: Any,
+    ) -> Iterator[Turn[DecodedRow]]:
+        for first in range(0, len(prompts), slots):
+            batch = slice(first, first + slots)
+            rows = decode(model, prompts[batch], templates=templates[batch], **parts)
+            yield Turn(range(first, first + len(rows)), dict(enumerate(rows, first)))
+
+    return loop
 
 
 def fitting_prompt_len(model: LanguageModel, request: Request) -> int:

@@ -15,7 +15,7 @@ from parallelbench.tasks import Sample, Task
 class Job:
     """A checked run, ready to start: nothing has been written or decoded yet. gen_len: tokens to decode, None for each
     sample's own budget. choices: names for reports, by config group. facts: generation and knobs of `Facts`, if
-    they are known. traced: ids of the samples to be traced."""
+    they are known. traced: ids of the samples to be traced. slots: samples decoded at once."""
 
     generator: Generator
     tasks: Sequence[Task]
@@ -26,6 +26,7 @@ class Job:
     gen_len: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     traced: Set[str] = frozenset()
+    slots: int = 1
 
     def request(self, sample: Sample) -> Request:
         return _request(sample, self.gen_len)
@@ -63,7 +64,7 @@ def prepare(
         traced |= {sample.id for sample in samples[:traces]}
         samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
-    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len, facts, traced)
+    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len, facts, traced, batch_size)
 
 
 def check_task(task: Task, samples: Sequence[Sample]) -> None:

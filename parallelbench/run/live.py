@@ -2,8 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
 
@@ -13,13 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from decoders import Generation
-from decoders.loop import DecodedRow
-from decoders.state import DecodeState
-from decoders.types import Update, View
 from parallelbench.records.files import printable
 from parallelbench.records.trace import Step, Trace, replay
 from parallelbench.run.generator import DiffusionGenerator, Request, Traceable
-from parallelbench.run.recorder import StepRecorder
 
 MASKED, PADDING = "_", "."
 SPECIAL = re.compile(r"|</?\w+>|<\|\w+\|>")  # tokens such as <eos>, </s> and <|endoftext|>, which say nothing
@@ -44,16 +40,15 @@ class Decoding:
         Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
-        generator = self.generator
-        if isinstance(generator, DiffusionGenerator):
-            generator = replace(generator, loop=_telling(generator.loop, self._queue.put))
         try:
-            began = time.perf_counter()
-            ((generation, steps),) = generator.traced([self.request])
+            began, steps = time.perf_counter(), list[Step]()
+            if isinstance(self.generator, DiffusionGenerator):
+                ((generation, _),) = self.generator.traced([self.request], self._queue.put)
+            else:
+                ((generation, steps),) = self.generator.traced([self.request])
             self.seconds = time.perf_counter() - began
-            if generator is self.generator:
-                for step in steps:
-                    self._queue.put(step)
+            for step in steps:
+                self._queue.put(step)
             self._queue.put(generation)
         except BaseException as error:  # raised again where it is seen
             self._queue.put(error)
@@ -116,18 +111,3 @@ def _beside(panels: Sequence[Text]) -> Table:
         table.add_column(ratio=1)
     table.add_row(*panels)
     return table
-
-
-def _telling(loop: Callable[..., list[DecodedRow]], tell: Callable[[Step], None]) -> Callable[..., list[DecodedRow]]:
-    """A loop that also hands over each step of its first row."""
-
-    def telling(*arguments: object, on_step: StepRecorder, **options: object) -> list[DecodedRow]:
-        def on_each(state: DecodeState, view: View, update: Update) -> None:
-            before = len(on_step.rows[0])
-            on_step(state, view, update)
-            for step in on_step.rows[0][before:]:
-                tell(step)
-
-        return loop(*arguments, on_step=on_each, **options)
-
-    return telling

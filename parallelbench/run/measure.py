@@ -2,28 +2,82 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 
 from decoders import Generation
-from parallelbench.run.generator import Generator, Request
+from decoders.types import Turn
+from parallelbench.run.generator import Generator, Refilling, Request
 
-LEAST_S = 1e-9  # a clock's tick: a batch takes some time, whatever the clock says
+LEAST_S = 1e-9  # a clock's tick: a turn takes some time, whatever the clock says
+T = TypeVar("T")
+R = TypeVar("R")
 
 
-def timed_batches(
-    generator: Generator, batches: Sequence[Sequence[Request]]
-) -> Iterator[tuple[Sequence[Generation], float]]:
-    """Each batch's generations and wall seconds, the device synchronised on both sides; one untimed warm-up first."""
-    if batches:
-        generator.warm_up(batches[0])
-    for batch in batches:
-        _synchronize()
-        began = time.perf_counter()
-        generations = generator(batch)
-        _synchronize()
-        yield generations, max(time.perf_counter() - began, LEAST_S)
+@dataclass(frozen=True)
+class Timed(Generic[T]):
+    """What came of a request.
+
+    place: of the request in the queue.
+    latency_s: wall seconds of the turns that it was live in.
+    share_s: its share of all seconds. Those of a turn are divided evenly among the requests that were live in it, those
+        before the first turn among all.
+    """
+
+    place: int
+    result: T
+    latency_s: float
+    share_s: float
+
+
+def timed(begin: Callable[[], Iterator[Turn[T]]], number: int) -> Iterator[list[Timed[T]]]:
+    """What ends in each turn of a queue of `number` requests, which `begin` begins. The device is synchronised at both
+    ends of a turn; what the caller does between two turns takes no time."""
+    took, turns = _seconds(begin)
+    waiting = [(0.0, took / max(number, 1))] * number
+    while True:
+        took, turn = _seconds(lambda: next(turns, None))
+        if turn is None:
+            return
+        for place in turn.live:
+            latency, share = waiting[place]
+            waiting[place] = latency + took, share + took / len(turn.live)
+        yield [Timed(place, result, *waiting[place]) for place, result in turn.ended.items()]
+
+
+def timed_requests(
+    generator: Generator, batches: Sequence[Sequence[Request]], slots: int
+) -> Iterator[list[Timed[Generation]]]:
+    """The generations of all requests as they end; one untimed warm-up first. A generator without slots to refill is
+    given a batch at a time, which is one turn."""
+    requests = list(chain.from_iterable(batches))
+    if not requests:
+        return
+    generator.warm_up(batches[0])
+
+    def batch_by_batch() -> Iterator[Turn[Generation]]:
+        places = iter(range(len(requests)))
+        for batch in batches:
+            live = list(islice(places, len(batch)))
+            yield Turn(live, dict(zip(live, generator(batch), strict=True)))
+
+    if isinstance(generator, Refilling):
+        refilling = generator
+        yield from timed(lambda: refilling.stream(requests, slots), len(requests))
+    else:
+        yield from timed(batch_by_batch, len(requests))
+
+
+def _seconds(work: Callable[[], R]) -> tuple[float, R]:
+    _synchronize()
+    began = time.perf_counter()
+    result = work()
+    _synchronize()
+    return max(time.perf_counter() - began, LEAST_S), result
 
 
 def watch_memory() -> Callable[[], dict[str, object] | None]:

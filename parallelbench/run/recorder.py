@@ -1,5 +1,7 @@
 """What every forward did, as it is decoded: the steps of a trace."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from decoders import Generation
@@ -10,13 +12,17 @@ from parallelbench.records.trace import MAX_OPEN, Step, Token, Trace
 
 
 class StepRecorder:
-    """An `on_step` for `decode`; afterwards `rows` holds each row's steps."""
+    """Keeps each request's steps in `rows`. `partial(recorder, requests)` is an `on_step` of their decode.
 
-    def __init__(self, num_rows: int) -> None:
+    tell: is called with each step.
+    """
+
+    def __init__(self, num_rows: int, tell: Callable[[Step], None] | None = None) -> None:
         self.rows: list[list[Step]] = [[] for _ in range(num_rows)]
+        self._tell = tell
         self._nfe = [0] * num_rows
 
-    def __call__(self, state: DecodeState, view: View, update: Update) -> None:
+    def __call__(self, requests: Sequence[int], state: DecodeState, view: View, update: Update) -> None:
         start = torch.where(state.step == 0, state.previous, state.start) - state.prompt_len  # it may have moved on
         write = update.write & view.live
         masks = torch.where(write, update.tokens, view.tokens) == state.spec.mask_id
@@ -24,9 +30,11 @@ class StepRecorder:
         top, top_probs = view.logits.top[1].tolist(), view.logits.top_prob().tolist()
         write, masks, tokens = write.tolist(), (masks & view.live).tolist(), update.tokens.tolist()
         ends, nfes = (state.end - state.prompt_len).tolist(), state.nfe.tolist()
-        for row, (first, end, nfe) in enumerate(zip(start.tolist(), ends, nfes, strict=True)):
-            if nfe == self._nfe[row]:
+        held = [requests[place] for place in state.request.tolist()]
+        for row, (request, first, end, nfe) in enumerate(zip(held, start.tolist(), ends, nfes, strict=True)):
+            if nfe == self._nfe[request]:
                 continue
+            self._nfe[request] = nfe
             writes: list[Token] = [
                 (first + i, None, None)
                 if tokens[row][i] == state.spec.mask_id
@@ -38,8 +46,9 @@ class StepRecorder:
             surest = sorted(sorted(waiting, key=lambda i: -top_probs[row][i])[:MAX_OPEN])
             candidates: list[Token] = [(first + i, top[row][i], round(top_probs[row][i], 4)) for i in surest]
             window = (max(first, 0), min(first + view.tokens.shape[1], int(state.gen_len[row])))
-            self.rows[row].append(Step(nfe - 1, window, end, writes, candidates))
-        self._nfe = nfes
+            self.rows[request].append(Step(nfe - 1, window, end, writes, candidates))
+            if self._tell is not None:
+                self._tell(self.rows[request][-1])
 
 
 def commit_steps(generation: Generation, eos_id: int) -> list[Step]:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from decoders import Generation
 from parallelbench.records.lock import writing
+from parallelbench.records.provenance import provenance
 from parallelbench.records.record import (
     SAMPLES,
     SCHEMA,
@@ -24,15 +25,15 @@ from parallelbench.records.record import (
     Run,
     config_hash,
     open_run,
-    provenance,
     read_info,
     read_run,
     write_info,
 )
 from parallelbench.records.shape import check
 from parallelbench.records.trace import TRACES
+from parallelbench.run.generator import Refilling
 from parallelbench.run.job import Job
-from parallelbench.run.measure import timed_batches, watch_memory
+from parallelbench.run.measure import Timed, timed_requests, watch_memory
 from parallelbench.run.processes import ALONE, Processes
 from parallelbench.run.tracing import save_traces
 from parallelbench.stats.metrics import aggregate
@@ -48,19 +49,30 @@ class OpenJob:
     known: Set[str]
     processes: Processes = ALONE
 
+    @property
+    def refills(self) -> bool:
+        """Whether samples are decoded as a queue, not batch by batch."""
+        return isinstance(self.job.generator, Refilling)
+
     def share(self) -> Sequence[Sequence[Sample]]:
-        """The batches that fall to this process among those that hold a sample not yet known."""
+        """The batches that fall to this process among those that hold a sample not yet known.
+
+        Those of long prompts come first in a queue, whose last samples leave slots idle, and where several processes
+        share batches. Of these the large ones do, else who gets the short last batch of one task gets all of them.
+        """
         missing, job = self.job.missing(self.known), self.job
-        if self.processes.count > 1:  # largest first, else who gets the short last batch of one task gets all of them
-            missing.sort(key=lambda batch: (len(batch), job.generator.prompt_len(job.request(batch[-1]))), reverse=True)
+        shared = self.processes.count > 1
+        if shared or self.refills:
+            length = job.generator.prompt_len
+            missing.sort(key=lambda batch: (shared * len(batch), length(job.request(batch[-1]))), reverse=True)
         return self.processes.share(missing)
 
     def decode(self, on_progress: Callable[[int, int], None] | None = None) -> Run:
         """Decodes this process's share of what is missing, waits for the others and returns the finished run.
         on_progress: instead of a progress bar, called with (samples there, samples in all).
 
-        A batch is decoded as a whole even if only some of its samples are missing, so that a resumed run gets the same
-        numbers.
+        A generator that refills its slots decodes the samples that are missing, in the order of the batches. Any other
+        decodes whole batches, so that a resumed run gets the same numbers.
         """
         job, known, processes = self.job, self.known, self.processes
         total = sum(map(len, job.batches))
@@ -82,17 +94,22 @@ class OpenJob:
         return read_run(job.folder)
 
     def _decode_share(self, show: Callable[[int], None]) -> None:
-        job, todo = self.job, self.share()
-        tasks = {task.name: task for task in job.tasks}
-        for batch, (generations, seconds) in zip(
-            todo, timed_batches(job.generator, [[job.request(s) for s in batch] for batch in todo]), strict=True
-        ):
-            pairs = [(s, g) for s, g in zip(batch, generations, strict=True) if s.id not in self.known]
-            records = [_record(tasks[s.task], s, g, seconds, batch[0].id, len(batch)) for s, g in pairs]
-            SAMPLES.append(job.folder, records, self.processes.shard)
-            if self.processes.is_main:
-                show(SAMPLES.count(job.folder))
-            self.processes.leave_if_orphan()
+        job, processes, written = self.job, self.processes, len(self.known)
+        tasks, share = {task.name: task for task in job.tasks}, self.share()
+        todo = [[sample for sample in batch if not (self.refills and sample.id in self.known)] for batch in share]
+        batch_of = {sample.id: batch for batch in share for sample in batch}
+        queue = list(chain.from_iterable(todo))
+        requests = [[job.request(sample) for sample in batch] for batch in todo]
+        for ended in timed_requests(job.generator, requests, job.slots):
+            new = [(sample, one) for one in ended if (sample := queue[one.place]).id not in self.known]
+            records = [_record(tasks[sample.task], sample, one, batch_of[sample.id]) for sample, one in new]
+            if not records:
+                continue
+            SAMPLES.append(job.folder, records, processes.shard)
+            written += len(records)
+            if processes.is_main:
+                show(SAMPLES.count(job.folder) if processes.count > 1 else written)
+            processes.leave_if_orphan()
 
 
 @contextmanager
@@ -194,7 +211,8 @@ def _scores(task: Task, sample: Sample, completion: str) -> dict[str, float]:
     return scores
 
 
-def _record(task: Task, sample: Sample, generation: Generation, seconds: float, batch: str, batch_size: int) -> Record:
+def _record(task: Task, sample: Sample, timed: Timed[Generation], batch: Sequence[Sample]) -> Record:
+    generation = timed.result
     prompt = "\n\n".join(map(said, sample.messages))
     return Record(
         id=sample.id,
@@ -212,8 +230,9 @@ def _record(task: Task, sample: Sample, generation: Generation, seconds: float, 
         queried=generation.queried,
         committed_at=generation.committed_at,
         stopped_by=generation.stopped_by,
-        latency_s=seconds,
-        batch_size=batch_size,
-        batch=batch,
+        latency_s=timed.latency_s,
+        share_s=timed.share_s,
+        batch_size=len(batch),
+        batch=batch[0].id,
         drafts=[[d.forward, len(d.tokens), d.accepted, int(d.tied)] for d in generation.drafts],
     )

@@ -20,7 +20,7 @@ class Metric:
     digits, scale, unit: how a number is shown.
     numerator, denominator: per sample; the value is sum / sum over samples.
     is_score: whether values lie in [0, 1].
-    is_timed: measured once per batch; n counts batches, and below five there is no interval.
+    is_timed: samples of a batch share their forwards; n counts batches, and below five there is no interval.
     intervals: whether the interval stands beside the value in text, and in the page.
     """
 
@@ -62,14 +62,14 @@ METRICS = {
     "queried": Metric("queried", "columns recomputed per sample", 0, lambda r: r.queried),
     "tokens_per_s": Metric(
         "tokens/s",
-        "throughput at the run's batch size",
+        "tokens before EOS per second of decoding, at the run's batch size",
         0,
         lambda r: r.num_tokens,
-        lambda r: r.latency_s / r.batch_size,
+        lambda r: r.seconds,
         is_timed=True,
         intervals=(False, True),
     ),
-    "latency_s": Metric("latency s", "wall seconds of a sample's batch", 3, lambda r: r.latency_s, is_timed=True),
+    "latency_s": Metric("latency s", "wall seconds of a sample's forwards", 3, lambda r: r.latency_s, is_timed=True),
     "speedup_nfe": Metric(
         "speed-up",
         "gen_length / NFE, over the forwards of one token per step without a stop rule",

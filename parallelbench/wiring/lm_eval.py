@@ -9,12 +9,10 @@ autoregressive models.
 import json
 import os
 import sys
-import time
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -33,6 +31,7 @@ from decoders.generate import describe, encode
 from dllm.model import DiffusionLM
 from parallelbench.records.files import append, to_json
 from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.run.measure import timed
 from parallelbench.stats.intervals import Value, product
 from parallelbench.wiring.conf import CONF, in_one_sentence
 from parallelbench.wiring.config import build_generator
@@ -44,7 +43,8 @@ IGNORED = ("do_sample", "temperature", "top_p", "top_k", "num_beams")  # of gree
 
 @dataclass(frozen=True)
 class Cost:
-    """What one generated answer cost. num_tokens: up to the stop string or EOS. seconds: of its batch."""
+    """What one generated answer cost. num_tokens: up to the stop string or EOS. seconds: of its forwards, which it
+    shared with up to batch_size - 1 others."""
 
     task: str
     doc_id: int
@@ -123,15 +123,14 @@ class DllmLM(LM):
         jobs.sort(key=lambda job: (job[1], len(prompts[job[0]])))
         texts = [""] * len(requests)
         with tqdm(total=len(jobs), desc="generate", disable=disable_tqdm) as bar:
-            for group in _batches(jobs, self.batch_size):
-                began = time.perf_counter()
-                generations = self._decode([prompts[i] for i, _ in group], [gen_len for _, gen_len in group])
-                seconds = time.perf_counter() - began
-                for (i, _), generation in zip(group, generations, strict=True):
+            queue, gen_lens = [prompts[i] for i, _ in jobs], [gen_len for _, gen_len in jobs]
+            for ended in timed(lambda: self.generator.turns(queue, gen_lens, self.batch_size), len(jobs)):
+                for one, generation in zip(ended, describe(self.model, [one.result for one in ended]), strict=True):
+                    i, _ = jobs[one.place]
                     texts[i], num_tokens = self._until(generation, _pair(requests[i])[1])
-                    self._log(requests[i], generation, num_tokens, seconds, len(group))
+                    self._log(requests[i], generation, num_tokens, one.latency_s)
                     self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
-                bar.update(len(group))
+                bar.update(len(ended))
         return texts
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -166,20 +165,6 @@ class DllmLM(LM):
         block = self.generator.block_len or wanted
         return -(-wanted // block) * block
 
-    def _decode(self, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]) -> Sequence[Generation]:
-        rows = decode(
-            self.model,
-            prompts,
-            gen_len=gen_lens,
-            block_len=self.generator.block_len or max(gen_lens),
-            decoder=self.generator.decoder,
-            cache=self.generator.cache,
-            stop=self.generator.stop,
-            seed=self.generator.seed,
-            device=self.model.device,
-        )
-        return list(describe(self.model, rows))
-
     def _until(self, generation: Generation, arguments: Mapping[str, Any]) -> tuple[str, int]:
         """The text before the first stop string, and how many tokens it takes."""
         until = arguments.get("until") or []
@@ -194,7 +179,7 @@ class DllmLM(LM):
             written, min(ends), key=lambda n: len(cast(str, tokenizer.decode(ids[:n])))
         )
 
-    def _log(self, request: Instance, generation: Generation, num_tokens: int, seconds: float, batch: int) -> None:
+    def _log(self, request: Instance, generation: Generation, num_tokens: int, seconds: float) -> None:
         nfe = generation.nfe
         cost = Cost(
             str(request.task_name),
@@ -206,7 +191,7 @@ class DllmLM(LM):
             len(generation.committed_at),
             generation.stopped_by,
             seconds,
-            batch,
+            self.batch_size,
         )
         self.costs.append(cost)
         if self.costs_file is not None:
@@ -242,13 +227,6 @@ register_model(NAME)(DllmLM)
 def _pair(request: Instance) -> tuple[str, Any]:
     """The context, and the generation arguments or the continuation."""
     return cast(tuple[str, Any], request.args)
-
-
-def _batches(jobs: Sequence[tuple[int, int]], size: int) -> Iterator[Sequence[tuple[int, int]]]:
-    """Jobs (request, answer length), sorted by length, in batches of one length."""
-    for _, group in groupby(jobs, key=lambda job: job[1]):
-        same = list(group)
-        yield from (same[first : first + size] for first in range(0, len(same), size))
 
 
 @torch.inference_mode()

@@ -119,6 +119,9 @@ class TableModel:
         width = self.weights["Wk"].shape[1]
         return TableKV(*(torch.zeros(len(prompt_len), length, width, dtype=torch.float64) for _ in range(2)))
 
+    def renew_kv(self, kv: TableKV, rows: Tensor, prompt_len: Tensor) -> None:
+        kv.keys[rows], kv.values[rows] = 0, 0
+
     def logits(
         self, canvas: Tensor, plan: Plan, want: Tensor, *, end: Tensor, kv: TableKV, soft: None = None
     ) -> Tensor:
