@@ -20,7 +20,7 @@ from decoders.logits import Logits
 from decoders.rules.basic import FixedK
 from decoders.state import NEVER, DecodeState, responses
 from decoders.stop import StopRule, check_is_stop_rule
-from decoders.types import DecodedRow, Shape, Turn, Update, View, in_order
+from decoders.types import DecodedRow, Shape, Turn, Update, View, in_order, without_gradients
 from decoders.types import Drafted as Drafted
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
 from dllm.model import DiffusionLM
@@ -118,7 +118,6 @@ def decode_queue(
             rows.expect_(list(islice(references, len(coming))))
         return rows
 
-    @torch.inference_mode()
     def turns() -> Iterator[Turn[DecodedRow]]:
         held = np.array(list(islice(places, slots or len(prompts))))  # the prompt in each slot
         state, rows = enter(held.tolist()), torch.arange(len(held), device=device)
@@ -162,7 +161,7 @@ def decode_queue(
                 model.renew_kv(kv, into, entered.prompt_len)
                 progress = state.progress()
 
-    return turns()
+    return without_gradients(turns())
 
 
 def begin(

@@ -28,6 +28,8 @@ STREAMS = {
     "draft": 41,
     "accept draft": 42,
     "verified token": 43,
+    "canvas": 51,
+    "renoise": 52,
 }
 
 

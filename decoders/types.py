@@ -242,3 +242,14 @@ def in_order(turns: Iterable[Turn[T]]) -> Iterator[T]:
         while place in held:
             yield held.pop(place)
             place += 1
+
+
+def without_gradients(turns: Iterator[T]) -> Iterator[T]:
+    """The same, each made in inference mode. Between two of them the caller's own mode holds."""
+    while True:
+        with torch.inference_mode():
+            try:
+                turn = next(turns)
+            except StopIteration:
+                return
+        yield turn

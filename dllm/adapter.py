@@ -65,9 +65,8 @@ def attach(model: Adaptable, folder: Path) -> None:
     if isinstance(model, DiffusionLM) and drafts_only:
         put_gate(model)
     if isinstance(model, DiffusionLM) and mask_embedding is not None:
-        weight = (
-            model.backbone.get_input_embeddings().weight
-        )  # tied to a head it changes MASK's logit, which is not used
+        # where the head is tied to it, MASK's logit changes too, which is not used
+        weight = model.backbone.get_input_embeddings().weight
         assert isinstance(weight, Tensor)
         with torch.no_grad():
             weight[model.spec.mask_id] = mask_embedding

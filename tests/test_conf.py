@@ -36,6 +36,8 @@ def test_every_option_composes_and_instantiates(group: str, option: str, tmp_pat
         overrides += [f"model.name_or_path={tmp_path}", *(["model.adapter=null"] if option == "smollm2_ar" else [])]
     elif option == "tiny_recurrent":
         pass  # it ships, and no other kind of model stands in for it
+    elif option == "smollm2_block":
+        overrides += ["model.name_or_path=tiny-draft", "model.adapter=null"]
     elif group == "model":
         overrides.append("model.name_or_path=tiny")  # the published ones are not at hand
     if option in ("prompts", "rows"):
@@ -55,7 +57,7 @@ def test_every_recipe_composes_and_instantiates(recipe: str) -> None:
         assert part not in config or instantiate(config[part], _convert_="all") is not None
 
 
-@pytest.mark.parametrize(("launcher", "target"), [("basic", "BasicLauncher"), ("local", "LocalLauncher")])
+@pytest.mark.parametrize(("launcher", "target"), [("basic", "InTurnLauncher"), ("local", "LocalLauncher")])
 def test_a_launcher_is_chosen_by_its_group(launcher: str, target: str) -> None:
     with initialize_config_module("conf", version_base=None):
         config = compose("run", [f"launcher={launcher}"], return_hydra_config=True)

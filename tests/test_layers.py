@@ -220,9 +220,15 @@ def test_noise_streams_never_meet() -> None:
         ast.unparse(keyword.value).strip("'")
         for path in LIBRARY
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "uniform"
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "uniform"
         for keyword in node.keywords
-        if keyword.arg == "stream"
+        if keyword.arg == "stream" and isinstance(keyword.value, ast.Constant)
+    )
+    drawn += Counter(
+        ast.literal_eval(node.args[3])
+        for path in LIBRARY
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "noise_tokens"
     )
     assert drawn == dict.fromkeys(STREAMS, 1)
     assert len(set(STREAMS.values())) == len(STREAMS) and max(STREAMS.values()) < 2**32

@@ -54,7 +54,9 @@ def test_unlike_runs_get_tables_of_their_own(cli, tmp_path: Path) -> None:
     sweep(cli)
     sweep(cli, "seed=1")
     sweep(cli, "suite.lengths=[3]")
-    info = Path("a") / next(path.name for path in Path("a").iterdir() if path.is_dir())
+    info = Path("a") / next(
+        config.parent.name for config in Path("a").glob("*/config.yaml") if "seed: 0" in config.read_text()
+    )
     shutil.copytree(info, "old")
     samples = (Path("old") / "samples.jsonl").read_text().replace('"task_version": "1"', '"task_version": "0"')
     (Path("old") / "samples.jsonl").write_text(samples)  # an older version of the same tasks

@@ -242,18 +242,18 @@ def test_soft_embeddings_have_their_definitions() -> None:
     table = embedding.weight.detach()
     weights = torch.rand(1, 2, 6)
     with torch.no_grad():
-        added = Soft(weights, torch.full((1, 2), 0.3)).embed(embedding, 5)
+        added = Soft(weights, torch.full((1, 2), 0.3)).embed(embedding, table[5])
         torch.testing.assert_close(added, table[5] + 0.3 * (weights @ table))
         tokens = torch.tensor([[[1, 2], [3, 4]]])
         chosen = weights.gather(-1, tokens)
         mixture = (chosen[..., None] * table[tokens]).sum(2)
-        turned = Soft(chosen, torch.full((1, 2), 1.0), tokens, "slerp").embed(embedding, 5)
+        turned = Soft(chosen, torch.full((1, 2), 1.0), tokens, "slerp").embed(embedding, table[5])
         torch.testing.assert_close(turned, table[5].norm() * torch.nn.functional.normalize(mixture, dim=-1))
-        half = Soft(chosen, torch.full((1, 2), 0.5), tokens, "slerp").embed(embedding, 5)
+        half = Soft(chosen, torch.full((1, 2), 0.5), tokens, "slerp").embed(embedding, table[5])
         torch.testing.assert_close(half.norm(dim=-1), table[5].norm().expand(1, 2))
         cosine = torch.nn.functional.cosine_similarity
         torch.testing.assert_close(cosine(half, table[5], dim=-1), cosine(half, mixture, dim=-1))
-        between = Soft(chosen, torch.tensor([[0.25, 0.0]]), tokens, "lerp").embed(embedding, 5)
+        between = Soft(chosen, torch.tensor([[0.25, 0.0]]), tokens, "lerp").embed(embedding, table[5])
         point = 0.75 * table[5] + 0.25 * mixture[0, 0]
         norm = 0.75 * table[5].norm() + 0.25 * mixture[0, 0].norm()
         torch.testing.assert_close(between[0, 0], point / point.norm() * norm)

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_frames_follow_from_what_was_written(model, prompts, decoder: str) -> No
     for stop in (Never(), StrictEos()):
         recorder = StepRecorder(len(prompts))
         parts = {"gen_len": [16, 24, 16, 8], "block_len": BLOCK, "decoder": made, "cache": NO_CACHE, "stop": stop}
-        rows = decode(model, prompts, on_step=recorder, **parts)
+        rows = decode(model, prompts, on_step=partial(recorder, range(len(prompts))), **parts)
         assert rows == decode(model, prompts, **parts)
         for row, steps in zip(rows, recorder.rows, strict=True):
             assert [step.forward for step in steps] == list(range(row.nfe))
