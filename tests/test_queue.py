@@ -19,7 +19,7 @@ from decoders.loop import decode_queue
 from decoders.state import DecodeState
 from decoders.testing import HashModel
 from decoders.types import DecodedRow, Turn, Update, View, in_order
-from dllm.cache import WindowCache
+from dllm.cache import BlockCache, WindowCache
 from dllm.exact import Enumerated, ExactModel, Permutations
 from dllm.guidance import Guided
 from parallelbench.records.record import SAMPLES, Record
@@ -64,6 +64,14 @@ LEFT_BEHIND = [  # what a row could leave in its slot: memory, K/V, positions, f
 def test_a_slot_keeps_nothing_of_the_row_before(kind: str, stop: str, decoder: str, cache: str, ragged) -> None:
     model, parts = make_model(kind), {"gen_len": GEN, **arguments(decoder, cache, stop)}
     assert queued(model, ragged, 2, **parts) == decode(model, ragged, **parts)
+
+
+def test_a_slot_takes_the_length_of_its_new_prompt(ragged) -> None:
+    """The grid of blocks begins behind the prompt, so that the mask depends on it."""
+    model, parts = make_model("block_causal"), {"gen_len": GEN, **arguments("threshold", "block_first", "never")}
+    model.spec = replace(model.spec, prompt_block=True)
+    parts |= {"cache": BlockCache()}
+    assert queued(model, ragged, 1, **parts) == decode(model, ragged, **parts)
 
 
 def test_a_row_that_was_given_up_leaves_nothing_in_its_slot(ragged) -> None:
