@@ -1,6 +1,7 @@
 """The one denoising loop. Every `Decoder`, cache, stop rule and model runs through it.
 
-What verifies drafts has loops of its own (`decoders.verified`); `decode_ahead` is made of this one's parts.
+What verifies drafts, and what looks at several states or blocks of a row, has loops of its own (`decoders.verified`,
+`decoders.running`). Those of diffusion models are made of this one's parts.
 """
 
 import zlib
@@ -73,7 +74,7 @@ def decode(
 
 def decode_queue(
     model: Denoiser,
-    prompts: Sequence[Sequence[Number]],
+    prompts: Sequence[Sequence[Token]],
     *,
     slots: Count | None,
     gen_len: Count | Sequence[Count] | None = None,

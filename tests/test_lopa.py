@@ -14,12 +14,12 @@ GEN_LENS = [16, 5, 16, 9]
 
 
 def textbook(
-    model, prompt: list[int], gen_len: int, block_len: int, branches: int, tau: float
+    model, prompt: list[int], gen_len: int, block_len: int, branches: int, tau: float, cut: bool = False
 ) -> tuple[list[int], int]:
-    """One row of a bidirectional model, one forward of one state after the other."""
+    """One row of a bidirectional model, one forward of one state after the other. cut: behind the first EOS."""
     mask, start, canvas, nfe = model.spec.mask_id, len(prompt), prompt + [model.spec.mask_id] * gen_len, 0
     for first in range(start, start + gen_len, block_len):
-        block = range(first, min(first + block_len, start + gen_len))
+        block = range(first, min(first + block_len, len(canvas)))
         expected: list[tuple[int, int]] = []
         while any(canvas[i] == mask for i in block):
             nfe += 1
@@ -42,8 +42,11 @@ def textbook(
             sure = [i for i in left if prob[i] >= tau] or [max(left, key=lambda i: prob[i].item())]
             for i in sure:
                 canvas[i] = int(token[i])
-            rest = sorted((i for i in left if i not in sure), key=lambda i: -prob[i].item())
-            expected = [(i, int(token[i])) for i in rest[: min(branches, len(rest) - 1)]]
+            if cut and EOS in canvas[start:]:
+                canvas = canvas[: canvas.index(EOS, start) + 1]
+                block = range(first, min(block.stop, len(canvas)))
+            rest = sorted((i for i in left if i not in sure and i in block), key=lambda i: -prob[i].item())
+            expected = [(i, int(token[i])) for i in rest[: max(0, min(branches, len(rest) - 1))]]
     text = canvas[start:]
     return text[: text.index(EOS) if EOS in text else None], nfe
 
@@ -56,6 +59,16 @@ def test_it_is_the_textbook_version(prompts: list[list[int]]) -> None:
         wanted = [textbook(model, p, n, 8, branches, 0.6) for p, n in zip(prompts, GEN_LENS, strict=True)]
         assert [(row.token_ids, row.nfe) for row in rows] == wanted
     assert sum(row.nfe for row in rows) < sum(row.nfe for row in decode(model, prompts, gen_len=GEN_LENS, **how))
+
+
+def test_nothing_is_tried_behind_an_eos_that_cuts_the_row(prompts: list[list[int]]) -> None:
+    model, stop = make_model("full"), Eotp("committed", order="committed")
+    how = {"gen_len": 16, "block_len": 16, "cache": NO_CACHE, "decoder": Decoder(Threshold(0.6)), "branches": 4}
+    many = [[*prompt, extra] for prompt in prompts for extra in range(12)]
+    wanted = [textbook(model, prompt, 16, 16, 4, 0.6, cut=True) for prompt in many]
+    rows = decode_lookahead(model, many, stop=stop, **how)
+    assert [(row.token_ids, row.nfe) for row in rows] == wanted
+    assert wanted != [textbook(model, prompt, 16, 16, 4, 0.6) for prompt in many]
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,7 @@ class Flight:
             "step": self.steps,
             "done": part.done[:, None] | (start >= torch.minimum(part.end, self.end)[:, None]),
         }
-        shared = {
-            name: value.repeat_interleave(self.num_slots, 0)
-            for name, value in vars(part).items()
-            if isinstance(value, Tensor) and not name.startswith("_") and name not in own
-        }
+        shared = {name: value.repeat_interleave(self.num_slots, 0) for name, value in part.by_row() if name not in own}
         return replace(part, **shared, **{name: value.flatten() for name, value in own.items()})
 
     def view(self, slots: DecodeState, logits: Logits) -> View:

@@ -18,7 +18,6 @@ from decoders.logits import Logits
 from decoders.loop import DecodedRow, Drafted, OnStep, begin, check_parts, results
 from decoders.propose import propose
 from decoders.rules.basic import FixedK
-from decoders.state import DecodeState
 from decoders.stop import StopRule
 from decoders.types import Candidates, Update, View
 from decoders.verified.branches import Branches, Expected, check_shared
@@ -54,11 +53,10 @@ def decode_ahead(
     device = state.canvas.device
     filled = [[k < s for k in range(states - 1)] for s in range(states)]
     branches = Branches(model, cache, state, filled, on_step is not None)
-    log: list[list[Drafted]] = [[] for _ in prompts]
+    log = list[Tensor]()
     plan = Expected.nothing(state, states - 1)
 
-    while not state.done.all():
-        view = branches.forward(state, plan)
+    while (view := branches.forward(state, plan)) is not None:
         candidates = propose(view, view.logits, 0.0, decoder.confidence)
         chosen = surest(candidates.confidence, view.masked)
         chain = _chain(plan, candidates, chosen, states)
@@ -74,7 +72,8 @@ def decode_ahead(
             state.cut_(stop(state))
             moving = now & (state.end == end)
         settled = written.sum(1)
-        _log(log, state, plan, torch.minimum(chain, settled))
+        kept = torch.minimum(chain, settled)
+        log.append(torch.cat([torch.stack([state.nfe - 1, plan.count, kept], 1), plan.tokens], 1))
         combined = Update(state.canvas.gather(1, state.columns), written)
         last = torch.arange(len(prompts), device=device) * states + (settled - 1).clamp(min=0)
         expected = Candidates(candidates.tokens[last], candidates.confidence[last])
@@ -83,7 +82,8 @@ def decode_ahead(
         plan = plan.only((state.step > 0) & (state.end == end) & ~state.done)
         if on_step is not None:
             on_step(state, _rows(view, torch.arange(len(prompts), device=device) * states), combined)
-    return [replace(row, drafts=tuple(drafts)) for row, drafts in zip(results(state), log, strict=True)]
+    verified = torch.stack(log, 1).tolist()  # by row and forward
+    return [replace(row, drafts=_drafted(lines)) for row, lines in zip(results(state), verified, strict=True)]
 
 
 def check_ahead(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop: StopRule, states: int) -> None:
@@ -111,8 +111,5 @@ def _rows(view: View, rows: Int[Tensor, " B"]) -> View:
     return View(tokens, masked, live, Logits(view.logits.values[rows]), step, noise, view.spec)
 
 
-def _log(log: list[list[Drafted]], state: DecodeState, plan: Expected, kept: Int[Tensor, " B"]) -> None:
-    numbers = torch.stack([state.nfe - 1, plan.count, kept], 1).tolist()
-    for row, ((forward, count, accepted), tokens) in enumerate(zip(numbers, plan.tokens.tolist(), strict=True)):
-        if count:
-            log[row].append(Drafted(forward, tokens[:count], accepted))
+def _drafted(lines: Sequence[Sequence[int]]) -> tuple[Drafted, ...]:
+    return tuple(Drafted(at, list(tokens[:count]), kept) for at, count, kept, *tokens in lines if count)

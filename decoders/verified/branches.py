@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -56,16 +57,19 @@ class Branches:
         if cache != NO_CACHE and not isinstance(self.kv, ColumnCache):
             raise ValueError("the K/V of this kind of model cannot be shared by several states; use cache=none")
 
-    def forward(self, state: DecodeState, plan: Expected) -> View:
-        """The view of B * S states after one forward; those of row b are b * S, b * S + 1, ... Counts the forward, and
-        the columns of all states, in `state`."""
+    def forward(self, state: DecodeState, plan: Expected) -> View | None:
+        """The view of B * S states after one forward; those of row b are b * S, b * S + 1, ... None when all rows are
+        done. Counts the forward, and the columns of all states, in `state`."""
         states, device = len(self.filled), state.canvas.device
         branches = self._branch(state, plan)
         progress = branches.progress()
+        if progress.done.all():
+            return None
         questions = ask(self.cache.plan(progress, self.model.spec), progress, self.whole, device)
         logits = forward_windows(self.model, branches, self.kv, questions, None, look_ahead=False)
         if isinstance(self.kv, ColumnCache) and states > 1:
-            first = ((state.step == 0) & ~state.done).nonzero()[:, 0] * states
+            entering = (progress.step == 0) & ~progress.done
+            first = torch.from_numpy(np.flatnonzero(entering[::states]) * states).to(device)
             others = first[:, None] + torch.arange(1, states, device=device)
             self.kv.copy(first[:, None].expand_as(others).flatten(), others.flatten())
         state.nfe += ~state.done
@@ -75,11 +79,7 @@ class Branches:
     def _branch(self, state: DecodeState, plan: Expected) -> DecodeState:
         """States without the places that they need are done."""
         states, width = self.filled.shape
-        repeated = {
-            name: value.repeat_interleave(states, 0)
-            for name, value in vars(state).items()
-            if isinstance(value, Tensor) and not name.startswith("_")
-        }
+        repeated = {name: value.repeat_interleave(states, 0) for name, value in state.by_row()}
         columns = state.columns[:, :1] + plan.places
         canvas = state.canvas[:, None].repeat(1, states, 1)
         for k in range(width):

@@ -55,15 +55,12 @@ def decode_lookahead(
     plan, memory = Expected.nothing(state, branches), None
     row = torch.arange(len(prompts), device=device)
 
-    while not state.done.all():
-        view = forwards.forward(state, plan)
+    while (view := forwards.forward(state, plan)) is not None:
         if memory is None:
             memory = decoder.init(Shape(len(prompts), block_len, view.logits.shape[2], device))
-        left = view.masked.sum(1)
-        mean = torch.where(view.masked, view.logits.top_prob(), 0).sum(1) / left.clamp(min=1)
-        mean = torch.where(left > 0, mean, 1).view(-1, states)
-        is_state = torch.arange(states, device=device) <= plan.count[:, None]
-        best = mean.masked_fill(~is_state, -1).argmax(1)
+        total = torch.where(view.masked, view.logits.top_prob(), 0).sum(1)
+        mean = (total / view.masked.sum(1).clamp(min=1)).view(-1, states)  # 0 for a state without its place
+        best = mean.argmax(1)
 
         logits = Logits(view.logits.values[row * states + best])
         before = state.view(logits)
@@ -75,9 +72,8 @@ def decode_lookahead(
         combined = Update(torch.where(update.write, update.tokens, tokens), update.write | ahead)
         state.apply_(before.tokens, before.live, combined)
         state.cut_(stop(state))
-        plan = Expected.of(
-            propose(after, logits, decoder.temperature, decoder.confidence), after.masked & ~update.write, branches
-        )
+        left = state.pending.gather(1, state.columns)  # before the live end
+        plan = Expected.of(propose(after, logits, decoder.temperature, decoder.confidence), left, branches)
         state.advance_()
         plan = plan.only((state.step > 0) & ~state.done)
         if on_step is not None:
