@@ -34,6 +34,7 @@ from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
 from dllm.converted.causal_lms import a2d_config, a2d_spec, nemotron_config, nemotron_spec
+from dllm.converted.ends import as_ids, qwen_eos
 from dllm.spec import ModelSpec
 from dllm.vision.dimple import DimpleBackbone, DimpleConfig
 
@@ -75,10 +76,6 @@ def _only(raw: Config, **published: object) -> None:
     for name, value in published.items():
         if raw.get(name, value) not in (value, None):
             raise ValueError(f"{name}={raw[name]!r}, which no published checkpoint of this family has ({value!r})")
-
-
-def _ids(value: int | list[int]) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, list) else (value,)
 
 
 def _llada_config(raw: Config) -> LlamaConfig:
@@ -126,7 +123,7 @@ def _qwen2_config(raw: Config) -> Qwen2Config:
 
 def _dream_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i + 1. Instruct models end a turn with <|im_end|> (151645)."""
-    return ModelSpec(raw["mask_token_id"], _qwen_eos(raw), raw["pad_token_id"], shift=1)
+    return ModelSpec(raw["mask_token_id"], qwen_eos(raw), raw["pad_token_id"], shift=1)
 
 
 def _dimple_config(raw: Config) -> DimpleConfig:
@@ -142,7 +139,7 @@ def _dimple_config(raw: Config) -> DimpleConfig:
 def _fast_dllm_spec(raw: Config) -> ModelSpec:
     """Blocks of `bd_size` columns; row i predicts token i + 1. The authors stop at <|im_end|> (151645) alone."""
     mask_id, eos = raw.get("mask_token_id", 151665), raw.get("eos_token_id", 151645)
-    return ModelSpec(mask_id, _ids(eos), raw.get("pad_token_id") or 151643, shift=1, block=raw.get("bd_size") or 32)
+    return ModelSpec(mask_id, as_ids(eos), raw.get("pad_token_id") or 151643, shift=1, block=raw.get("bd_size") or 32)
 
 
 def _sdar_config(raw: Config) -> Qwen3Config:
@@ -159,13 +156,7 @@ def _sdar_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i, as the authors' sampler reads it. The chat models were trained with blocks of 4, unless
     their name says otherwise (`spec={"block": 32}`)."""
     pad_id, block = raw.get("pad_token_id") or 151643, raw.get("block_size") or 4
-    return ModelSpec(raw.get("mask_token_id") or 151669, _qwen_eos(raw), pad_id, block=block)
-
-
-def _qwen_eos(raw: Config) -> tuple[int, ...]:
-    """<|endoftext|> (151643) ends a text, <|im_end|> (151645) a turn; a config names only one of them."""
-    eos_ids = _ids(raw["eos_token_id"])
-    return (151643, 151645) if set(eos_ids) <= {151643, 151645} else eos_ids
+    return ModelSpec(raw.get("mask_token_id") or 151669, qwen_eos(raw), pad_id, block=block)
 
 
 def _llada_moe_config(raw: Config) -> Qwen3MoeConfig:
@@ -216,7 +207,7 @@ def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
     def spec(raw: Config) -> ModelSpec:
         eos, pad_id = raw.get("eos_token_id") or 156892, raw.get("pad_token_id") or 156892
         edits: dict[str, Any] = {"delete_id": raw.get("delete_token_id"), "split_id": raw.get("split_token_id")}
-        return ModelSpec(raw.get("mask_token_id") or 156895, _ids(eos), pad_id, block=block, **edits)
+        return ModelSpec(raw.get("mask_token_id") or 156895, as_ids(eos), pad_id, block=block, **edits)
 
     return spec
 
@@ -228,7 +219,7 @@ def _eurobert_config(raw: Config) -> LlamaConfig:
 
 
 def _eurobert_spec(raw: Config) -> ModelSpec:
-    return ModelSpec(raw.get("mask_token_id", 128002), _ids(raw["eos_token_id"]), raw["pad_token_id"])
+    return ModelSpec(raw.get("mask_token_id", 128002), as_ids(raw["eos_token_id"]), raw["pad_token_id"])
 
 
 def _diffusion_gemma_config(raw: Config) -> PreTrainedConfig:
@@ -237,19 +228,12 @@ def _diffusion_gemma_config(raw: Config) -> PreTrainedConfig:
 
 
 def _diffusion_gemma_spec(raw: Config) -> ModelSpec:
-    """Uniform noise over the whole vocabulary, so MASK is the id behind it. <eos> (1) ends a text, <turn|> (106) a
-    turn; canvases follow each other directly behind the prompt, on no grid."""
+    """Uniform noise over the whole vocabulary, so MASK is the id behind it. Canvases follow each other directly behind
+    the prompt, on no grid."""
     text = raw["text_config"]
-    eos_ids = _ids(raw.get("eos_token_id") or text.get("eos_token_id") or 1)
+    eos_ids = as_ids(raw.get("eos_token_id") or text.get("eos_token_id") or 1)
     pad_id = raw.get("pad_token_id") or text.get("pad_token_id") or 0
     return ModelSpec(text["vocab_size"], eos_ids, pad_id, noise=text["vocab_size"])
-
-
-def raven_eos(raw: Config) -> tuple[int, ...]:
-    """Huginn, a causal LM (`dllm.recurrent`): begin_text (65504), end_text (65505) and end_turn (65508) end an answer,
-    whichever of them its config names."""
-    eos_ids = _ids(raw.get("eos_token_id") or 65505)
-    return (65504, 65505, 65508) if set(eos_ids) <= {65504, 65505, 65508} else eos_ids
 
 
 class LLaDA2Backbone(Glm4MoeForCausalLM):

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import Ministral3Config, PreTrainedConfig
 
+from dllm.converted.ends import as_ids, qwen_eos
 from dllm.spec import ModelSpec
 
 Config = Mapping[str, Any]
@@ -34,8 +35,7 @@ def a2d_spec(mask_id: int | None) -> Callable[[Config], ModelSpec]:
 
     def spec(raw: Config) -> ModelSpec:
         mask = raw["mask_token_id"] if mask_id is None else raw.get("mask_token_id") or mask_id
-        eos = _ids(raw["eos_token_id"])
-        eos_ids = (151643, 151645) if set(eos) <= {151643, 151645} else eos
+        eos_ids = qwen_eos(raw)
         return ModelSpec(mask, eos_ids, raw.get("pad_token_id") or eos_ids[0])
 
     return spec
@@ -53,10 +53,6 @@ def nemotron_config(raw: Config) -> Ministral3Config:
 def nemotron_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i, and the context is causal. Deviations: blocks lie on the canvas' grid and not behind the
     prompt; within a block, tokens before its first MASK do not look ahead."""
-    eos = _ids(raw["eos_token_id"])
+    eos = as_ids(raw["eos_token_id"])
     pad_id, block = raw.get("pad_token_id") or eos[0], raw.get("block_size") or 32
     return ModelSpec(raw["mask_token_id"], eos, pad_id, block=block, context_causal=True)
-
-
-def _ids(value: int | list[int]) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, list) else (value,)

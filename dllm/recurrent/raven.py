@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from dllm.families import raven_eos
+from dllm.converted.ends import raven_eos
 from dllm.recurrent.depth import Depth, Place, RecurrentLM, Stack
 
 ONLY = {  # settings with one value in every published checkpoint
