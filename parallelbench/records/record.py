@@ -64,6 +64,11 @@ class Record:
         return self.latency_s / self.batch_size if self.share_s is None else self.share_s
 
 
+def prompt_sha(prompt: str) -> str:
+    """What tells equal prompts."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:16]
+
+
 def _record(values: Any) -> Record:
     check(values, Record, "")
     for name, least in LEAST.items():

@@ -46,7 +46,7 @@ def _cells(records: Sequence[Record], mean: Value) -> list[str]:
     return [
         str(len(accepted)),
         f"{sum(drafted for drafted, _ in accepted) / len(accepted):.1f}",
-        f"{mean.value:.2f} [{mean.ci_low:.2f}, {mean.ci_high:.2f}]",
+        mean.text(".2f"),
         *by_offset,
         ", ".join(f"{kept}: {100 * count / len(accepted):.0f}" for kept, count in sorted(counts.items())),
         str(sum(tied for *_, tied in rounds)),

@@ -248,4 +248,4 @@ def _percent(share: float) -> str:
 
 
 def _interval(value: Value) -> str:
-    return f"{_percent(value.value)} [{_percent(value.ci_low)}, {_percent(value.ci_high)}]"
+    return value.text(".1f", 100)

@@ -4,7 +4,6 @@
 `OpenJob.decode` decodes the samples that are missing, each written as it comes, and marks the run as done.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from parallelbench.records.record import (
     Run,
     config_hash,
     open_run,
+    prompt_sha,
     read_info,
     read_run,
     write_info,
@@ -219,7 +219,7 @@ def _record(task: Task, sample: Sample, timed: Timed[Generation], batch: Sequenc
         task=task.name,
         task_version=task.version,
         prompt=prompt,
-        prompt_sha=hashlib.sha256(prompt.encode()).hexdigest()[:16],
+        prompt_sha=prompt_sha(prompt),
         data=sample.data,
         target=sample.target,
         completion=generation.text,

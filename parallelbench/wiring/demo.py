@@ -1,13 +1,12 @@
 """The command `demo`: one prompt decoded before your eyes, by one decoder or two beside each other."""
 
-import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parallelbench.records.files import replace_file
-from parallelbench.records.record import Record
+from parallelbench.records.record import Record, prompt_sha
 from parallelbench.records.trace import Trace
 from parallelbench.tasks import Sample, Task, builtin_tasks, text_tasks
 from parallelbench.tasks.base import ManyAnswers
@@ -108,7 +107,7 @@ def _record(decoding: "Decoding", sample: Sample, task: Task | None) -> tuple[Re
         task=sample.task,
         task_version=task.version if task else "",
         prompt=prompt,
-        prompt_sha=hashlib.sha256(prompt.encode()).hexdigest()[:16],
+        prompt_sha=prompt_sha(prompt),
         data=sample.data,
         target=sample.target,
         completion=generation.text,
