@@ -1,8 +1,8 @@
 """The state machine of a running set: which blocks of a row are open, which of them must commit, and when they leave.
 
 A block is inactive until it is opened, active while it has masks, complete when it has none, and cached as soon as all
-before it are complete too. Rows hold slots: slot k of a row is the k-th block from its first unfinished one on. To a
-decoder each slot is a row of its own, so that every rule, transform and memory works on blocks as it always does.
+before it are complete too. Rows hold lanes: lane k of a row is the k-th block from its first unfinished one on. To a
+decoder each lane is a row of its own, so that every rule, transform and memory works on blocks as it always does.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from decoders.state import DecodeState
 from decoders.stop import StopRule
 from decoders.types import Memory, Update, View
 
-_STRIDE = 0x9E3779B1  # between the seeds of a row's slots
+_STRIDE = 0x9E3779B1  # between the seeds of a row's lanes
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class RunningSet(Knobs):
 
 @dataclass
 class Flight:
-    """Where the running sets of B rows stand. Each has K slots.
+    """Where the running sets of B rows stand. Each has K lanes.
 
     end: the column behind the last open block.
-    steps: forwards that the block of each slot has been open for.
+    steps: forwards that the block of each lane has been open for.
     """
 
     how: RunningSet
@@ -54,22 +54,22 @@ class Flight:
     def begin(cls, how: RunningSet, state: DecodeState) -> "Flight":
         """Only each row's first block is open."""
         blocks = -(-int((state.end - state.start).max()) // state.window)
-        slots = blocks if how.buffer is None else min(how.buffer, blocks)
-        return cls(how, state.start + state.window, state.start.new_zeros(len(state.start), slots))
+        lanes = blocks if how.buffer is None else min(how.buffer, blocks)
+        return cls(how, state.start + state.window, state.start.new_zeros(len(state.start), lanes))
 
     @property
-    def num_slots(self) -> int:
+    def num_lanes(self) -> int:
         return self.steps.shape[1]
 
     def open_(self, state: DecodeState) -> None:
-        """Opens the next block of each row where the last open one is filled far enough and there is a free slot, and
+        """Opens the next block of each row where the last open one is filled far enough and there is a free lane, and
         at least the first unfinished one."""
         window, columns = state.window, torch.arange(state.canvas.shape[1], device=state.canvas.device)
         last = replace(state, start=self.end - window).columns
         filled = window - state.pending.gather(1, last).sum(1)
         inside = (columns >= torch.maximum(state.start, state.tail)[:, None]) & (columns < self.end[:, None])
         ended = (state.spec.is_eos(state.canvas) & inside).any(1)
-        free = (self.end - state.start) // window < self.num_slots
+        free = (self.end - state.start) // window < self.num_lanes
         more = (filled.double() / window >= self.how.open_at) & free & ~ended & (self.end < state.end)
         self.end = torch.maximum(self.end + window * more, state.start + window)
 
@@ -80,9 +80,9 @@ class Flight:
         sight = None if block is None else state.spec.block_start(self.end + block - 1, state.prompt_len)
         return replace(state, free=state.free & (columns < self.end[:, None]), sight=sight)
 
-    def slots(self, part: DecodeState) -> DecodeState:
-        """A state whose row b * K + k is slot k of row b. Slots without an open block are done."""
-        offsets = torch.arange(self.num_slots, device=self.end.device)
+    def lanes(self, part: DecodeState) -> DecodeState:
+        """A state whose row b * K + k is lane k of row b. Slots without an open block are done."""
+        offsets = torch.arange(self.num_lanes, device=self.end.device)
         start = part.start[:, None] + offsets * part.window
         own = {
             "start": start,
@@ -90,38 +90,38 @@ class Flight:
             "step": self.steps,
             "done": part.done[:, None] | (start >= torch.minimum(part.end, self.end)[:, None]),
         }
-        shared = {name: value.repeat_interleave(self.num_slots, 0) for name, value in part.by_row() if name not in own}
+        shared = {name: value.repeat_interleave(self.num_lanes, 0) for name, value in part.by_row() if name not in own}
         return replace(part, **shared, **{name: value.flatten() for name, value in own.items()})
 
-    def view(self, slots: DecodeState, logits: Logits) -> View:
-        """What the decoder may see: a row for each slot."""
-        view = slots.view(logits)
+    def view(self, lanes: DecodeState, logits: Logits) -> View:
+        """What the decoder may see: a row for each lane."""
+        view = lanes.view(logits)
         forced = torch.zeros_like(self.steps, dtype=torch.bool)
         forced[:, 0] = True
         if self.how.force_at is not None:
-            filled = (slots.window - view.masked.sum(1)).view(forced.shape)
-            forced[:, 1:] = (filled.double() / slots.window >= self.how.force_at)[:, :-1]
+            filled = (lanes.window - view.masked.sum(1)).view(forced.shape)
+            forced[:, 1:] = (filled.double() / lanes.window >= self.how.force_at)[:, :-1]
         return replace(view, forced=forced.flatten())
 
-    def apply_(self, state: DecodeState, slots: DecodeState, view: View, update: Update, stop: StopRule) -> None:
-        """Writes an update of the slots into the rows, and lowers their live ends. A stop rule looks at a block once
+    def apply_(self, state: DecodeState, lanes: DecodeState, view: View, update: Update, stop: StopRule) -> None:
+        """Writes an update of the lanes into the rows, and lowers their live ends. A stop rule looks at a block once
         all before it are complete."""
-        slots.apply_(view.tokens, view.live, update)
-        canvas, fresh, at = (t.unflatten(0, self.steps.shape) for t in (slots.canvas, slots.fresh, slots.committed_at))
+        lanes.apply_(view.tokens, view.live, update)
+        canvas, fresh, at = (t.unflatten(0, self.steps.shape) for t in (lanes.canvas, lanes.fresh, lanes.committed_at))
         state.canvas = canvas.gather(1, fresh.int().argmax(1, keepdim=True))[:, 0]
         state.fresh, state.committed_at = fresh.any(1), at.amax(1)
-        slots = replace(slots, canvas=state.canvas.repeat_interleave(self.num_slots, 0))
-        waiting = slots.pending.gather(1, slots.columns).any(1).view(self.steps.shape).long()
+        lanes = replace(lanes, canvas=state.canvas.repeat_interleave(self.num_lanes, 0))
+        waiting = lanes.pending.gather(1, lanes.columns).any(1).view(self.steps.shape).long()
         reached = waiting.cumsum(1) - waiting == 0
-        state.cut_(torch.where(reached, stop(slots).view(self.steps.shape), state.end[:, None]).amin(1))
+        state.cut_(torch.where(reached, stop(lanes).view(self.steps.shape), state.end[:, None]).amin(1))
 
-    def advance_(self, state: DecodeState, open_slots: Bool[Tensor, "B K"], memory: Sequence[Memory]) -> None:
+    def advance_(self, state: DecodeState, open_lanes: Bool[Tensor, "B K"], memory: Sequence[Memory]) -> None:
         """Moves rows whose first block is complete to the first one that is not. Steps and memory move along."""
-        front, places = state.start, torch.arange(self.num_slots, device=self.end.device)
+        front, places = state.start, torch.arange(self.num_lanes, device=self.end.device)
         state.advance_()
         source = places + ((state.start - front) // state.window)[:, None]
-        inside, source = source < self.num_slots, source.clamp(max=self.num_slots - 1)
-        self.steps = ((self.steps + 1) * open_slots).gather(1, source) * inside
+        inside, source = source < self.num_lanes, source.clamp(max=self.num_lanes - 1)
+        self.steps = ((self.steps + 1) * open_lanes).gather(1, source) * inside
         rows = torch.arange(len(front), device=front.device)[:, None]
         for tensor in (tensor for part in memory for tensor in part.values()):
             tensor.copy_(tensor.unflatten(0, self.steps.shape)[rows, source].flatten(0, 1))

@@ -47,7 +47,7 @@ def decode_running(
     """As `decode`, with several blocks of a row in flight. With one (buffer=1) it is `decode`, forward for forward.
 
     running: when blocks are opened, and which must commit. block_len: columns per block. on_step: its view and update
-    have all slots of a row side by side, from the first unfinished block on. The other arguments are those of `decode`.
+    have all lanes of a row side by side, from the first unfinished block on. The other arguments are those of `decode`.
 
     A row's tokens, NFE and queried columns do not depend on the other rows. Raises ValueError for decoders, caches and
     stop rules that look at one window alone (`check_running`), and as `decode` does.
@@ -62,19 +62,19 @@ def decode_running(
         state.expect_([row.token_ids for row in one])
     kv = model.new_kv(state.prompt_len, state.canvas.shape[1])
     flight, memory = Flight.begin(running, state), list[Memory]()
-    batch, width, num_rows = len(prompts), flight.num_slots * block_len, len(prompts) * flight.num_slots
+    batch, width, num_rows = len(prompts), flight.num_lanes * block_len, len(prompts) * flight.num_lanes
     whole = decoder.needs_decided or on_step is not None
     part = flight.open_part(state)
 
     while not (progress := replace(part.progress(), window=width)).done.all():
         pieces = _forward(model, part, kv, cache, progress, whole)
-        spread = [(rows * flight.num_slots, place, logits) for rows, place, logits in pieces]
-        logits, slots = Logits.of(num_rows, block_len, spread), flight.slots(part)
+        spread = [(rows * flight.num_lanes, place, logits) for rows, place, logits in pieces]
+        logits, lanes = Logits.of(num_rows, block_len, spread), flight.lanes(part)
         memory = memory or decoder.init(Shape(num_rows, block_len, logits.shape[-1], logits.device))
-        view = flight.view(slots, logits)
+        view = flight.view(lanes, logits)
         update = decoder.step(view, memory)
-        flight.apply_(state, slots, view, update, stop)
-        flight.advance_(state, ~slots.done.view(batch, -1), memory)
+        flight.apply_(state, lanes, view, update, stop)
+        flight.advance_(state, ~lanes.done.view(batch, -1), memory)
         if on_step is not None:
             on_step(state, *_side_by_side(state, view, update, Logits.of(batch, width, pieces)))
         del pieces, spread, logits, view, update  # they hold the logits
@@ -120,7 +120,7 @@ def _forward(
 
 
 def _side_by_side(state: DecodeState, view: View, update: Update, logits: Logits) -> tuple[View, Update]:
-    """The view and the update of all slots as those of the rows, for `on_step`."""
+    """The view and the update of all lanes as those of the rows, for `on_step`."""
     rows = (logits.shape[0], -1)
     tokens, masked, live = (tensor.view(rows) for tensor in (view.tokens, view.masked, view.live))
     seen = View(tokens, masked, live, logits, state.step, Noise(state.seeds, state.nfe.clone()), state.spec)
