@@ -87,6 +87,20 @@ def test_dimple_falls_back_to_the_first_time_that_yields_a_token() -> None:
     assert Decoder(Dimple(0.95, steps=2)).step(make_view(sure), [{}]).write.all()  # the last forward
 
 
+def test_dimple_has_the_authors_other_fallbacks() -> None:
+    """With 32 of 32 columns masked r is 1, so the first time with a token is the next one."""
+    times = torch.linspace(1, 1e-3, 9)
+    for step in (0, 3, 6):
+        view = make_view(torch.zeros(64, 32, 4), step=step)
+        assert (Decoder(Dimple(0.95, 8, fallback="one")).step(view, [{}]).write.sum(1) == 1).all()
+        share = Decoder(Dimple(0.95, 8, fallback="each"), at_least_one=False).step(view, [{}]).write.float().mean()
+        assert abs(share - (1 - times[step + 1])) < 4 * 0.5 / (64 * 32) ** 0.5
+    calm = Decoder(Dimple(0.95, 8, above="confidence"), confidence="entropy")  # -H is never above
+    assert calm.step(make_view(torch.tensor([9.0, 0, 0, 0]).expand(1, 32, 4), step=0), [{}]).write.sum() == int(
+        32 * (1 - times[1])
+    )
+
+
 @pytest.mark.parametrize(("masks", "steps"), [(3, 2), (32, 1), (32, 4), (16, 8), (32, 16), (8, 32)])
 def test_dimple_keeps_its_number_of_forwards(masks: int, steps: int) -> None:
     for gamma in (0.3, 0.999999):
