@@ -160,16 +160,18 @@ class DiffusionLM(nn.Module):
         mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
 
-        # where in the query each wanted column's hidden state is
-        place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
-        source = place.gather(1, (want - self.spec.shift).clamp(min=0))
+        in_query = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
+        source = in_query.gather(1, (want - self.spec.shift).clamp(min=0))
         return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1])))
 
     def full_logits(
-        self, canvas: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"], end: Int[Tensor, " B"] | None = None
-    ) -> Float[Tensor, "B T V"]:
-        """Logits for every column by one forward without a cache (training, tests). Column 0 of a shifted model gets
-        its own."""
+        self,
+        canvas: Int[Tensor, "B T"],
+        prompt_len: Int[Tensor, " B"],
+        end: Int[Tensor, " B"] | None = None,
+        where: Bool[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "... V"]:
+        """Logits for all columns `[B, T, V]` or the N of `where` `[N, V]`. Column 0 of a shifted model gets its own."""
         length = canvas.shape[1]
         end = torch.full_like(prompt_len, length) if end is None else end
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
@@ -177,7 +179,8 @@ class DiffusionLM(nn.Module):
         mask = self._attention_mask(columns, end, length, prompt_len, drafted)
         embeds, positions = self._embed(canvas, columns, end), self.positions(prompt_len, length)
         hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
-        return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
+        hidden = hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden))
+        return self._head(hidden if where is None else hidden[where])
 
     def response_blocks(self, prompt_len: Int[Tensor, " B"], count: int) -> Int[Tensor, "B N"]:
         """`count` canvas columns of each row, from the start of the block in which its response begins. Raises
@@ -270,7 +273,7 @@ class DiffusionLM(nn.Module):
         plain = hidden.gather(1, want[..., None].expand(-1, -1, hidden.shape[-1]))
         return self._head(plain), self._head(hidden[:, length:])
 
-    def _head(self, hidden: Float[Tensor, "R W D"]) -> Float[Tensor, "R W V"]:
+    def _head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         head = self.backbone.get_output_embeddings()
         assert head is not None
         logits = head(hidden).to(hidden.device)
