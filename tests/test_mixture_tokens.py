@@ -34,12 +34,13 @@ def test_added_tokens_change_nothing_for_the_old_ones():
     prompt = '["Ada Bach"]\nThese people wait at the service desk. Write the line exactly as it stands.'
     assert new.encode(prompt) == old.encode(prompt)
     full = ASKED + " Give the result as a list of the same form and say nothing else. This is the queue:\n"
-    assert len(new.encode(full)) == 2 and len(old.encode(full)) == len(full) + 1  # a system token before it
+    assert len(new.encode(full)) == 1 and len(old.encode(full)) == len(full)
     canvas, prompt_len = torch.tensor([[7, 30, 40, old.spec.mask_id]]), torch.tensor([2])
     logits = new.full_logits(canvas, prompt_len)
     torch.testing.assert_close(logits[..., :first], old.full_logits(canvas, prompt_len))
     table = new.backbone.get_input_embeddings().weight
     assert table is new.backbone.get_output_embeddings().weight
+    table = table.detach()
     assert 0.8 < float(table[first:].std() / table[:first].std()) < 1.2
 
 
