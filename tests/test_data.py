@@ -117,10 +117,10 @@ def test_a_window_s_rows_by_length_are_its_rows(tmp_path: Path) -> None:
     plain = [pair for step in range(4, 8) for pair in texts(stream.batch(step))]
     ordered = [pair for step in range(4, 8) for pair in texts(by_length.batch(step))]
     assert data.batch_size == 5 and sorted(plain) == sorted(ordered) and plain != ordered
-    ends = [sorted(by_length.batch(step).end.tolist()) for step in range(4, 8)]
-    assert sum(ends, []) == sorted(sum(ends, []))
-    for end in (by_length.batch(step).end.tolist() for step in range(4, 8)):
-        assert end == sorted(end)[::2] + sorted(end)[1::2]  # a batch's halves have all its lengths
+    ends = [by_length.batch(step).end.tolist() for step in range(4, 8)]
+    together = [end for batch in ends for end in sorted(batch)]
+    assert together == sorted(together)
+    assert all(batch == sorted(batch)[::2] + sorted(batch)[1::2] for batch in ends)  # both halves have all lengths
 
 
 def test_validation_of_the_tasks_is_what_is_never_trained_on() -> None:
