@@ -126,6 +126,7 @@ def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: s
             settings = shown_knobs(run, runs)
             label, row = ", ".join(map(str, settings.values())), metrics[name][task]
             curve = f"{curve} ({', '.join(settings)})" if settings else curve
+            curve = f"{curve} (a ceiling)" if run.facts.is_ceiling else curve
             curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
     return curves
 

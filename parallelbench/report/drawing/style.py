@@ -1,6 +1,7 @@
 """One style for figures and pages: fonts, sizes, and the look of every decoder, cache and model, the same in all of
 them whatever else is shown."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -20,6 +21,7 @@ COLOURS = (  # at least 3:1 on white and on the page's dark ground
     "#7a62c9",
 )
 SHAPES = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "triangle-down": "v", "cross": "P"}
+MARKERS, DASHES = "osD^vPX*<>hd", ("-", "--", ":", "-.")  # of curves of one decoder
 KNOWN = {  # those compared most often first, since they differ in colour; others take a place by their names
     "decoder": (
         "threshold fixed eb credit wino factor oracle prefix learn2pd entropy agreement ar "
@@ -32,6 +34,7 @@ KNOWN = {  # those compared most often first, since they differ in colour; other
     "model": "tiny tiny_dparallel tiny_ar tiny_block tiny_draft tiny_recurrent tiny_uniform smollm2_block".split(),
 }
 RC = {  # of matplotlib
+    "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -60,5 +63,20 @@ def look(kind: str, name: str) -> Look:
     known = [one.replace("-", "_") for one in KNOWN[kind]]
     plain = name.replace("-", "_")
     place = known.index(plain) if plain in known else crc32(name.encode())
-    shape = list(SHAPES)[place // len(COLOURS) % len(SHAPES)]
+    shape = list(SHAPES)[(place + place // len(COLOURS)) % len(SHAPES)]
     return Look(COLOURS[place % len(COLOURS)], shape, SHAPES[shape])
+
+
+def curve_looks(names: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+    """Colour, marker and line of each curve: its decoder's, wherever it is drawn. Curves of one decoder differ in the
+    marker and the line; where all are of one, in the colour instead of the line."""
+    decoders = [name.split()[0] for name in names]
+    looks = {}
+    for i, (name, decoder) in enumerate(zip(names, decoders, strict=True)):
+        seen, again = look("decoder", decoder), decoders[:i].count(decoder)
+        if len(set(decoders)) == 1 and len(names) > 1:
+            looks[name] = (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], DASHES[0])
+        else:
+            marker = MARKERS[(MARKERS.index(seen.marker) + again) % len(MARKERS)]
+            looks[name] = (seen.colour, marker, DASHES[again % len(DASHES)])
+    return looks
