@@ -13,7 +13,7 @@ from dllm.training.objectives import Batch, collate
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, Drawable, train_draw
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
-from parallelbench.tasks.puzzles import LATIN_TEMPLATE, SUDOKU_TEMPLATE
+from parallelbench.tasks.puzzles import LATIN_TEMPLATES, SUDOKU_TEMPLATES
 from parallelbench.tasks.waiting_line import TEMPLATES
 
 SCAFFOLD = ('["', '", "', '"]', ",", "\n")  # the format of an answer, not its content
@@ -22,7 +22,7 @@ SCAFFOLD = ('["', '", "', '"]', ",", "\n")  # the format of an answer, not its c
 def phrases() -> list[str]:
     """What the shipped tokenizer knows as single tokens: list punctuation, names, and the fixed text of every prompt
     template."""
-    templates = [*TEMPLATES.values(), LATIN_TEMPLATE, SUDOKU_TEMPLATE]
+    templates = [*(wordings[0] for wordings in TEMPLATES.values()), LATIN_TEMPLATES[0], SUDOKU_TEMPLATES[0]]
     fixed = [text for template in templates for text, *_ in string.Formatter().parse(template) if len(text) > 1]
     return [*SCAFFOLD[:3], *FIRST_NAMES, *(f" {name}" for name in LAST_NAMES), *fixed]
 
