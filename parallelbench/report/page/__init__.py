@@ -137,7 +137,12 @@ def _opening(
                 "is_ceiling": name in equal.ceilings,
                 "runs": [i for i, curve in enumerate(curves) if curve == name],
                 "cells": [
-                    [speed.tpf and _numbers(speed.tpf), opening.cell(equal, name, speed)] for speed in row.values()
+                    [
+                        speed.tpf and _numbers(speed.tpf),
+                        opening.cell(equal, name, speed),
+                        speed.lead and _numbers(speed.lead),
+                    ]
+                    for speed in row.values()
                 ],
             }
             for name, row in equal.rows.items()
