@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.questions import wording
 from parallelbench.records.record import Record, Run
 from parallelbench.report import plots
 from parallelbench.report.drafts import draft_lines
@@ -14,11 +15,13 @@ from parallelbench.report.markdown import table_row
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.report.sections.equal_quality import equal_quality_lines
+from parallelbench.report.sections.wordings import wording_lines
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, LEGEND, METRICS, aggregate, measure
 from parallelbench.stats.speed_at_quality import equal_quality, reference_curve
 from parallelbench.stats.table import measured_on
+from parallelbench.stats.wordings import across_wordings
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
 MAX_BARS = 8
@@ -65,6 +68,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     curves = _curves(names, runs, metrics)
     curve_of = dict(zip(names, curve_names(names, runs), strict=True))
     equal = equal_quality(runs, list(curve_of.values()))
+    wordings = across_wordings(runs, list(curve_of.values()))
     many = len(curves) > MAX_CURVES
     if many:
         distinct = list(dict.fromkeys(curve_of.values()))
@@ -72,6 +76,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     else:
         figure = plots.quality_against_tpf(curves, title)
         tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
+        tasks = [task for task in tasks if not wording(task)] or tasks  # one panel for all wordings of a task
         panels = {task: _curves(names, runs, metrics, task) for task in tasks}
         by_task = plots.quality_per_task(panels, f"{model}: quality against tokens per forward by task")
         plots.save(by_task, out_dir / "tasks_tpf")
@@ -97,10 +102,11 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         unfinished,
         "" if many else TASK_PLOTS,
         CACHE_PLOT if caches else "",
+        [] if wordings is None else wording_lines(wordings, names),
         [] if equal is None else equal_quality_lines(equal, runs, names, list(curve_of.values())),
     )
     replace_file(out_dir / "report.md", text)
-    write_page(runs, metrics, out_dir, command, equal)
+    write_page(runs, metrics, out_dir, command, equal, wordings)
     return text
 
 
@@ -176,6 +182,7 @@ def _markdown(
     unfinished: Sequence[str],
     task_plots: str,
     cache_plot: str,
+    wordings: Sequence[str],
     answer: Sequence[str],
 ) -> str:
     devices = sorted({measured_on(run) for run in runs})
@@ -212,6 +219,7 @@ def _markdown(
     if unfinished:
         kept = "left out" if any(run.info["status"] == "done" for run in runs) else "shown as they are"
         lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
+    lines += wordings
     tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
     lines += ["## Score per task, %", "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
     lines.append(table_row(["---"] + ["---:"] * len(tasks)))

@@ -23,6 +23,7 @@ from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.drawing.style import look
 from parallelbench.report.page.viewer import viewer_data
 from parallelbench.report.sections import equal_quality as opening
+from parallelbench.report.sections import wordings as rewording
 from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.intervals import Value, quantiles
 from parallelbench.stats.metrics import ALL, METRICS
@@ -30,6 +31,7 @@ from parallelbench.stats.paired import means, pair
 from parallelbench.stats.speed_at_quality import EqualQuality
 from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
 from parallelbench.stats.sweeps import LEVELS, score_sweeps
+from parallelbench.stats.wordings import Wordings
 
 HERE = Path(__file__).parent
 MAX_CHARS = 400  # of a prompt or an answer
@@ -42,9 +44,10 @@ def write_page(
     folder: Path,
     command: Callable[[Run], str],
     equal: EqualQuality | None,
+    wordings: Wordings | None = None,
 ) -> None:
     """Writes report.html. metrics: of each run in turn, by its name, task and metric. command: what makes a run. equal:
-    the runs' speeds at equal quality, if they make curves."""
+    the runs' speeds at equal quality, if they make curves. wordings: what they did where questions have several."""
     traces = viewer_data(runs)
     parts = ["tables", "charts", "compare", "samples", *([] if traces is None else ["viewer"]), "page"]
     scripts = [
@@ -54,7 +57,7 @@ def write_page(
     page = Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         policy=_policy(scripts),
         style="".join((HERE / f"{part}.css").read_text(encoding="utf-8") for part in ("page", "viewer")),
-        data=_embedded(page_data(runs, metrics, command, equal)),
+        data=_embedded(page_data(runs, metrics, command, equal, wordings)),
         traces=_embedded(traces),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
@@ -66,6 +69,7 @@ def page_data(
     metrics: Mapping[str, Mapping[str, Mapping[str, Value]]],
     command: Callable[[Run], str],
     equal: EqualQuality | None,
+    wordings: Wordings | None = None,
 ) -> dict[str, object]:
     """What the page shows, as JSON values: a row per run, the sets of samples they share, scores of sweeps."""
     names, tasks = list(metrics), list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
@@ -111,6 +115,7 @@ def page_data(
         ],
         "sweeps": [row for members in sets.values() for row in _sweeps([(runs[i], curves[i], i) for i in members])],
         "equal": _opening(equal, runs, names, curves),
+        "wordings": wordings and _rewording(wordings),
         "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0], ["area", 0]],
         "metrics": [
             [name, metric.heading, metric.about, metric.digits, metric.scale, metric.unit, metric.intervals[1]]
@@ -147,6 +152,22 @@ def _opening(
             }
             for name, row in equal.rows.items()
         ],
+    }
+
+
+def _rewording(wordings: Wordings) -> dict[str, object]:
+    return {
+        "heads": rewording.heads(wordings),
+        "rows": [
+            {
+                "run": run,
+                "numbers": [_numbers(value) for value in (*values, wordings.spread[run][0])],
+                "cells": rewording.cells(wordings, run),
+            }
+            for run, values in wordings.score.items()
+        ],
+        "verdicts": rewording.verdicts(wordings),
+        "legend": rewording.LEGEND.format(questions=wordings.questions, ranked=wordings.ranked),
     }
 
 

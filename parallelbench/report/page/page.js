@@ -118,6 +118,13 @@
     }))], rows, ceiling);
 
     const shownRuns = new Set(rows.map((row) => runs.indexOf(row.run)));
+    const { wordings } = data;
+    if (wordings !== null) {
+      fill("wording-table", [
+        { head: "run", value: (row) => runs[row.run].name, cell: (row) => runName(runs[row.run]) },
+        ...wordings.heads.map((head, i) => ({ head, range: (row) => row.numbers[i], cell: (row) => row.cells[i] })),
+      ], wordings.rows.filter((row) => shownRuns.has(row.run)), (row) => (runs[row.run].is_ceiling ? "ceiling" : ""));
+    }
     const sweeps = data.sweeps.filter((sweep) => sweep.runs.some((i) => shownRuns.has(i)));
     $("sweeps").hidden = !data.sweeps.length;
     fill("sweep-table", [
@@ -182,6 +189,11 @@
     + `${unique(runs.map((run) => run.tasks[ALL].n)).join(" or ")} samples per run; measured on ${unique(runs.map(measuredOn)).join("; ")}.`
     + (sets.length > 1 ? " The runs decoded different samples; only those over the same ones can be compared in pairs." : "");
   $("sweeps-legend").textContent = data.legend.sweeps;
+  if (data.wordings !== null) {
+    $("wordings").hidden = $("wordings-link").hidden = false;
+    $("wording-verdicts").replaceChildren(...data.wordings.verdicts.map((told) => make("li", {}, told)));
+    $("wording-legend").textContent = data.wordings.legend;
+  }
   const better = (i, j) => runs[j].tasks[ALL].score[0] - runs[i].tasks[ALL].score[0] || runs[j].tasks[ALL].tpf[0] - runs[i].tasks[ALL].tpf[0];
   const ranked = [...runs.keys()].sort((i, j) => Number(runs[i].is_ceiling) - Number(runs[j].is_ceiling) || better(i, j));
   const rivals = ranked.slice(1).filter((i) => runs[i].set === runs[ranked[0]].set);
