@@ -12,7 +12,7 @@ from parallelbench.records.questions import family, question, wording
 from parallelbench.records.record import Run
 from parallelbench.report.ideal import operation
 from parallelbench.report.page import page_data
-from parallelbench.report.sections.wordings import wording_lines
+from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.metrics import aggregate, measure
 from parallelbench.stats.table import run_table
 from parallelbench.stats.wordings import across_wordings, kendall

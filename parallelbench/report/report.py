@@ -15,7 +15,7 @@ from parallelbench.report.markdown import table_row
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.report.sections.equal_quality import equal_quality_lines
-from parallelbench.report.sections.wordings import wording_lines
+from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, LEGEND, METRICS, aggregate, measure

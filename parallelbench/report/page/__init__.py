@@ -23,7 +23,7 @@ from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.drawing.style import look
 from parallelbench.report.page.viewer import viewer_data
 from parallelbench.report.sections import equal_quality as opening
-from parallelbench.report.sections import wordings as rewording
+from parallelbench.report.sections import rewording
 from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.intervals import Value, quantiles
 from parallelbench.stats.metrics import ALL, METRICS
