@@ -14,7 +14,7 @@ from parallelbench.stats.intervals import Value
 
 def test_labels_cover_neither_points_nor_each_other() -> None:
     rng = np.random.default_rng(0)
-    points = [tuple(map(float, p)) for p in rng.uniform(100, 300, (25, 2))]
+    points = [(float(x), float(y)) for x, y in rng.uniform(100, 300, (25, 2))]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in points]
     boxes = place(points, [(30, 10)] * 25, taken, (0, 0, 400, 400))
     placed = [box for box in boxes if box is not None]

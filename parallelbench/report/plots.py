@@ -29,7 +29,6 @@ LETTER = (4.3, 9)  # points: width of a letter of a label, height of a line
 LINES = {"line": "-", "dashed": "--"}
 UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 
-
 Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to points (label, tpf, score)
 
 
@@ -147,7 +146,8 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
     """Beside their points, with a line to those further away. The figure is as it will be saved."""
     figure.canvas.draw()
     scale = figure.dpi / 72
-    points = [tuple(map(float, axes.transData.transform(at))) for _, *at, _ in labels]
+    at = [axes.transData.transform((x, y)) for _, x, y, _ in labels]
+    points = [(float(x), float(y)) for x, y in at]
     sizes = [(LETTER[0] * len(text) * scale, LETTER[1] * scale) for text, *_ in labels]
     taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale) for x, y in points]
     legend = axes.get_legend()
@@ -155,10 +155,10 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
     boxes = place(points, sizes, taken, axes.get_window_extent().extents)
     for (text, x, y, color), box in zip(labels, boxes, strict=True):
         if box is not None:
-            middle = axes.transData.inverted().transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
+            across, up = axes.transData.inverted().transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
             line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.4, "shrinkA": 1, "shrinkB": 3}
             style = {"fontsize": 7, "color": color, "ha": "center", "va": "center_baseline"}
-            axes.annotate(text, (x, y), middle, arrowprops=line, **style)
+            axes.annotate(text, (x, y), (across, up), arrowprops=line, **style)
 
 
 def _close_columns(grid: np.ndarray, used: int, xlabel: str) -> None:

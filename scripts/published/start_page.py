@@ -172,7 +172,7 @@ def in_theory(folder: Path) -> Claims:
     shuffles = [r for r in rows if r["task"] == "shuffle" and int(r["k"]) > 1]
     if shuffles:
         row = max(shuffles, key=lambda r: (int(r["n"]), -int(r["k"])))
-        did = Value(*(float(row[key]) for key in ("accuracy_ideal", "ci_low", "ci_high")), 0)
+        did = of_numbers([float(row[key]) for key in ("accuracy_ideal", "ci_low", "ci_high")])
         yield (
             f"A perfect model that shuffles {row['n']} items {row['k']} at a time is right in "
             f"{100 * float(row['accuracy_closed']):.1f} % by the closed form, in {did.text('.1f', 100)} % of decodes"

@@ -3,6 +3,7 @@ them whatever else is shown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from zlib import crc32
 
 INK, GREY = "#1b2430", "#8a94a0"
@@ -33,7 +34,7 @@ KNOWN = {  # those compared most often first, since they differ in colour; other
     "cache": "none prefix dual delayed block interval vicinity prefill delayed_prefill greedy sub_block".split(),
     "model": "tiny tiny_dparallel tiny_ar tiny_block tiny_draft tiny_recurrent tiny_uniform smollm2_block".split(),
 }
-RC = {  # of matplotlib
+RC: dict[Any, Any] = {  # of matplotlib
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.right": False,
