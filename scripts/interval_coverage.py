@@ -20,7 +20,7 @@ from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import Means, Paired, marks, means
 from parallelbench.stats.resampling import interval, lead
 from parallelbench.stats.speed_at_quality import speed_at, speed_value
-from parallelbench.stats.sweeps import area, aup, oracle, pbx
+from parallelbench.stats.sweeps import area, aups, oracle, pbx
 
 COLUMNS = 32  # of an answer
 POPULATION = 200_000  # samples by which a truth is known where no formula says it
@@ -293,14 +293,14 @@ def _speeds(sweep: Means, first: int) -> np.ndarray:
     return np.array([speed_at(tpf, score, 0.9 * top) for tpf, score, top in points])
 
 
-def _reached(sweep: Means) -> dict[str, np.ndarray]:
+def _reached(sweep: Means, n: int) -> dict[str, np.ndarray]:
     """What else reports say of the second curve."""
     rows = list(zip(sweep.score[:, 4:], sweep.tpf[:, 4:], sweep.tps[:, 4:], sweep.score.max(1), strict=True))
     return {
         "PB75 TPF": np.array([pbx(tpf, score, 75) for score, tpf, _, _ in rows]),
         "PB75 TPS": np.array([pbx(tps, score, 75) for score, _, tps, _ in rows]),
         "PB70 TPF, known at points": np.array([pbx(tpf, score, 70, discrete=True) for score, tpf, _, _ in rows]),
-        "AUP": np.array([aup(tpf, score, top) for score, tpf, _, top in rows]),
+        "AUP": aups(sweep.tpf[:, 4:], sweep.score[:, 4:], sweep.score.max(1), n),
         "area": np.array([area(tpf, score) for score, tpf, _, _ in rows]),
     }
 
@@ -315,7 +315,7 @@ def _curve_values(sweep: Paired) -> dict[str, Value | None]:
     n, resampled = sweep.score.shape[1], means(sweep)
     ours, theirs = _speeds(resampled, 4), _speeds(resampled, 0)
     run, (of_oracle,) = marks(sweep)[5], marks(_taken(sweep))
-    values: dict[str, Value | None] = {name: interval(v, n) for name, v in _reached(resampled).items()}
+    values: dict[str, Value | None] = {name: interval(v, n) for name, v in _reached(resampled, n).items()}
     values |= {AT: speed_value(ours, n), "its lead": speed_value(lead(ours, theirs), n)}
     values |= {"TPS of a run": run.tps, "score of a run": run.score}
     return values | {"oracle's score": of_oracle.score, "oracle's NFE": of_oracle.nfe}
@@ -324,7 +324,7 @@ def _curve_values(sweep: Paired) -> dict[str, Value | None]:
 def _curve_truths(sweep: Paired) -> dict[str, float]:
     score, nfe, tps, tokens = (a.mean(1)[None] for a in (sweep.score, sweep.nfe, COLUMNS / sweep.nfe, sweep.tokens))
     known, best = Means(score, nfe, tps, tokens / nfe), _taken(sweep)
-    truths = {name: float(v[0]) for name, v in _reached(known).items()}
+    truths = {name: float(v[0]) for name, v in _reached(known, POPULATION).items()}
     truths |= {AT: float(_speeds(known, 4)[0]), "its lead": float(_speeds(known, 4)[0] - _speeds(known, 0)[0])}
     truths |= {"TPS of a run": float(tps[0, 5]), "score of a run": float(score[0, 5])}
     return truths | {"oracle's score": float(best.score.mean()), "oracle's NFE": float(best.nfe.mean())}

@@ -109,6 +109,7 @@ def test_a_run_states_what_was_read_off_its_config(path: Path) -> None:
         said = DiffusionGenerator(model, decoder, NO_CACHE, StrictEos()).describe()
         facts = unstated_facts({"decoder": changed, "suite": {}})
         assert (said["is_baseline"], said["fixed_number"]) == (facts.is_baseline, facts.fixed_number)
+        assert said["is_ceiling"] == facts.is_ceiling == (path.stem == "oracle")
         assert facts.is_baseline == (path.stem == "fixed" and not changes)
 
 

@@ -23,10 +23,11 @@ from parallelbench.report.page import page_data, write_page
 from parallelbench.report.publish import NUMBERS
 from parallelbench.report.report import write_report
 from parallelbench.run.measure import watch_memory
-from parallelbench.stats.curves import run_names
+from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import bounded, product, quantiles
 from parallelbench.stats.metrics import ALL, METRICS, aggregate
 from parallelbench.stats.paired import pair
+from parallelbench.stats.speed_at_quality import MIDDLE, equal_quality
 from parallelbench.stats.sweeps import pareto, sign_flip_p
 from parallelbench.stats.table import run_table
 
@@ -84,7 +85,8 @@ def page_of(runs: list[Run], folder: Path) -> Path:
     once = {id(run.records): run.records for run in runs}  # many runs may share theirs
     aggregated = {key: aggregate(records) for key, records in once.items()}
     metrics = {name: aggregated[id(run.records)] for name, run in zip(run_names(runs), runs, strict=True)}
-    write_page(runs, metrics, folder, lambda run: f"python -m parallelbench run # {run.folder}")
+    equal = equal_quality(runs, curve_names(run_names(runs), runs))
+    write_page(runs, metrics, folder, lambda run: f"python -m parallelbench run # {run.folder}", equal)
     return folder / "report.html"
 
 
@@ -153,7 +155,10 @@ def test_the_page_of_a_hundred_runs_opens_at_once_and_passes_axe(browser: Browse
         seconds.append(time.perf_counter() - began)
     assert min(seconds) < 2
     assert page.locator("#runs-table tbody tr").count() == 100
-    check_with_axe(page)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_timeout(500)  # the charts are drawn anew
+        check_with_axe(page)
 
 
 def check_with_axe(page: Page) -> None:
@@ -162,12 +167,21 @@ def check_with_axe(page: Page) -> None:
     assert {"color-contrast", "label", "select-name"} <= {rule["id"] for rule in found.response["passes"]}
 
 
-def test_a_narrow_page_scrolls_its_tables_only(opened: tuple[Page, list[Run], list[str]]) -> None:
+def test_a_narrow_page_hides_nothing(opened: tuple[Page, list[Run], list[str]]) -> None:
     page, _, _ = opened
     page.set_viewport_size({"width": 380, "height": 800})
     page.get_by_label("threshold", exact=True).check()
     page.click("#differing summary")
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    hidden = (
+        "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).map(box => box.id)"
+    )
+    assert page.evaluate(hidden) == []
+    heads = (
+        page.locator("#runs-table tbody tr").first.locator("td").evaluate_all("all => all.map(td => td.dataset.head)")
+    )
+    assert heads == page.locator("#runs-table thead th").all_text_contents()[1:]
+    page.emulate_media(color_scheme="dark")
     check_with_axe(page)
 
 
@@ -270,6 +284,107 @@ def test_runs_over_other_samples_are_not_paired(opened: tuple[Page, list[Run], l
     assert not cells(page, "compare-table")
 
 
+def saved(page: Page, button: str) -> str:
+    with page.expect_download() as download:
+        page.click(button)
+    return download.value.path().read_text()
+
+
+def test_tables_and_charts_are_saved_as_shown(opened: tuple[Page, list[Run], list[str]]) -> None:
+    page, runs, _ = opened
+    page.get_by_label("credit", exact=True).check()
+    rows = list(csv.DictReader(saved(page, "[data-csv=runs-table]").splitlines()))
+    assert [row["run"] for row in rows] == [row[0] for row in cells(page, "runs-table")]
+    by_name = dict(zip(run_names(runs), runs, strict=True))
+    for row in rows:
+        tpf = aggregate(by_name[row["run"]].records)[ALL]["tpf"]
+        assert [float(row[f"TPF{part}"]) for part in ("", " low", " high")] == pytest.approx(
+            [tpf.value, tpf.ci_low, tpf.ci_high], rel=1e-5
+        )
+        assert row["command"].endswith(str(by_name[row["run"]].folder))
+    assert saved(page, "[data-svg=chart-tpf]").startswith("<svg")
+
+
+def test_a_url_keeps_what_was_chosen(opened: tuple[Page, list[Run], list[str]], browser: Browser) -> None:
+    page, _, _ = opened
+    page.get_by_label("threshold", exact=True).check()
+    page.select_option("#task", "hard/plain")
+    page.select_option("#run-b", "1")
+    page.select_option("#sample-run", "3")
+    page.check("#wrong-only")
+    page.click("#sample-next")
+    page.wait_for_function("location.hash.includes('sample=')")
+    page.wait_for_timeout(100)
+
+    def seen(page: Page) -> list[object]:
+        ids = ("task", "run-a", "run-b", "sample-run")
+        return [*(page.input_value(f"#{id}") for id in ids), page.inner_text("#sample-view"), cells(page, "runs-table")]
+
+    again = browser.new_page()
+    again.goto(page.url)
+    again.wait_for_selector("#sample-view dd")
+    expect(again.locator("#sample-view strong")).to_have_text(page.inner_text("#sample-view strong"))
+    assert seen(again) == seen(page) and len(cells(again, "runs-table")) == 3
+    again.close()
+
+
+def test_any_sample_is_shown_with_its_scores(opened: tuple[Page, list[Run], list[str]]) -> None:
+    page, runs, _ = opened
+    page.select_option("#sample-run", "2")
+    page.select_option("#task", "text/graded")
+    of_task = [record for record in runs[2].records if record.task == "text/graded"]
+    expect(page.locator("#sample-id option")).to_have_count(len(of_task))
+    page.check("#wrong-only")
+    wrong = [record for record in of_task if record.scores["score"] < 1]
+    expect(page.locator("#sample-id option")).to_have_count(len(wrong))
+    for place, record in enumerate(wrong[:3]):
+        expect(page.locator("#sample-view strong")).to_have_text(record.id)
+        prompt, target, answer, scores, cost = page.locator("#sample-view dd").all_text_contents()
+        assert (prompt, target, answer) == (record.prompt, record.target, record.completion.replace("\ud800", "\ufffd"))
+        assert f"score {100 * record.scores['score']:.1f} %" in scores and "score_strict 0.0 %" in scores
+        assert f"in {record.nfe} forwards" in cost and page.is_disabled("#sample-before") == (place == 0)
+        page.click("#sample-next")
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], Path]:
+    """Two decoders with three knobs each, and a ceiling that is better than both."""
+    runs = [make_run(name, knob, "none", TASKS[:2], 12, seed=1) for name in ("eb", "threshold") for knob in (1, 2, 3)]
+    for i, run in enumerate(runs):
+        run.records[:] = [replace(r, nfe=4 + 2 * (i % 3) + 3 * (i > 2), num_tokens=20) for r in run.records]
+    ceiling = make_run("oracle", 0, "none", TASKS[:2], 12, seed=1)
+    ceiling.config["decoder"]["rule"] = {"_target_": "decoders.Oracle"}
+    best = [replace(r, nfe=1, num_tokens=20, scores={"score": 1.0, "score_strict": 1.0}) for r in ceiling.records]
+    runs.append(replace(ceiling, records=best))
+    return runs, page_of(runs, tmp_path_factory.mktemp("ranked"))
+
+
+def test_a_page_opens_with_the_answer_and_ceilings_stand_apart(
+    browser: Browser, ranked: tuple[list[Run], Path]
+) -> None:
+    runs, path = ranked
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("#chart-seconds svg")
+    equal = equal_quality(runs, curve_names(run_names(runs), runs))
+    assert equal is not None and equal.winner == "eb" and equal.best < 1
+    speed = equal.rows["eb"][MIDDLE].tpf
+    assert speed is not None and speed.value == pytest.approx(5)
+    said = page.inner_text("#use")
+    assert f"eb writes the most tokens per forward: {speed.text('.2f')}" in said and "eb tau=1" in said
+    last = page.locator("#equal-table tbody tr").last
+    assert last.inner_text().startswith("oracle") and "ceiling" in last.inner_text()
+    assert "oracle" not in page.inner_text("#cards") and page.locator("#runs-table .dot").count() == 1
+    labels = page.locator("#chart-tpf svg .role-mark text")
+    boxes = labels.evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect()).map(b => [b.x, b.y, b.right, b.bottom])"
+    )
+    assert sorted(labels.all_text_contents()) == ["1", "1", "2", "2", "3", "3"]
+    for i, (left, top, right, bottom) in enumerate(boxes):
+        assert not any(left < r and x < right and top < b and y < bottom for x, y, r, b in boxes[:i])
+    page.close()
+
+
 @pytest.fixture
 def folder(cli, tmp_path: Path) -> Path:
     """One run, and folders beside it that are none."""
@@ -346,7 +461,7 @@ def test_answers_that_would_fill_the_page_are_left_out(monkeypatch: pytest.Monke
     metrics = {name: aggregate(run.records) for name, run in zip(run_names(runs), runs, strict=True)}
     for budget, there in ((10_000, True), (100, False)):
         monkeypatch.setattr("parallelbench.report.page.MAX_TEXTS", budget)
-        data = json.loads(json.dumps(page_data(runs, metrics, str)))
+        data = json.loads(json.dumps(page_data(runs, metrics, str, None)))
         assert bool(data["runs"][0]["texts"]) == bool(data["sets"][0]["questions"]) == there
         assert data["runs"][0]["samples"] and data["sweeps"] == []
 
@@ -437,7 +552,7 @@ def test_every_metric_is_in_terminal_markdown_csv_page_and_sinks(few: tuple[list
         summary = next(csv.DictReader(file))
     names = run_names(runs)
     data = page_data(
-        runs, {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}, lambda run: ""
+        runs, {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}, lambda run: "", None
     )
     assert [name for name, *_ in data["metrics"]] == list(METRICS)
     for name, metric in METRICS.items():

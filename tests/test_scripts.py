@@ -22,6 +22,7 @@ BENCHES = {
     "speed.py": ("batch_size=1 repeats=1", "credit 0.9"),
 }
 SHELL = [path for folder in ("bench", "published", ".") for path in sorted((ROOT / "scripts" / folder).glob("*.sh"))]
+SHELL.remove(ROOT / "scripts" / "published" / "all.sh")  # runs the others
 STUB = '#!/usr/bin/env bash\nprintf "%q " "$@" >> "$COMMANDS"\necho >> "$COMMANDS"\n'
 
 

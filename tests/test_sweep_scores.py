@@ -15,7 +15,7 @@ from parallelbench.report.compare import compare
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Paired, marks, means, pair
 from parallelbench.stats.resampling import HALF, interval, lead
-from parallelbench.stats.sweeps import area, aup, merged, oracle, pareto, pbx, sign_flip_p
+from parallelbench.stats.sweeps import area, aup, aups, merged, oracle, pareto, pbx, sign_flip_p
 
 
 def curve(seed: int, size: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -62,6 +62,17 @@ def test_aup_of_closed_cases() -> None:
     assert aup(np.array([1.0, 3.0]), np.array([80.0, 76.0]), 80.0) == pytest.approx(80 + (80 + 76 * weight))
     worse = np.exp(-3 * (1 - 40 / 80))  # below the best method everywhere: weighted but for the first rectangle
     assert aup(np.array([1.0, 3.0]), np.array([40.0, 40.0]), 80.0) == pytest.approx(40 + 80 * worse)
+
+
+def test_a_point_near_aups_edge_is_out_for_its_lower_limit_and_in_for_its_upper() -> None:
+    for gap, low, high in ((4.0, 80, 300), (6.0, 80, 300), (0.5, 300, 340), (30.0, 0, 81)):
+        score = np.tile([80.0, 80.0 - gap], (1001, 1))
+        values = aups(np.tile([1.0, 4.0], (1001, 1)), score, score[:, 0], n=100)  # one unseen sample is a point of 100
+        assert values[0] == aup(np.array([1.0, 4.0]), score[0], 80.0)
+        limits = values[1:501].mean(), values[501:].mean()
+        assert low <= limits[0] <= limits[1] <= high and (limits[0] == limits[1]) == (gap in (0.5, 30.0)), gap
+        if gap in (4.0, 6.0):
+            assert limits[0] == pytest.approx(80) and limits[1] > 200
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -37,6 +37,7 @@ ADDED = {  # settings that came later, and what runs without them did
 FIRST = {public: first for first, public in reversed(MOVED.items())}
 
 _BASELINES = ("parallelbench.Autoregressive",)
+_CEILINGS = ("decoders.Oracle",)
 _FIXED_NUMBER = tuple(f"decoders.{rule}" for rule in ("FixedK", "Schedule", "DreamSchedule", "DreamOrigin"))
 _GENERATIONS = {"parallelbench.OfficialSuite": "v1", "parallelbench.OfficialV2Suite": "v2"}
 
@@ -69,6 +70,7 @@ def unstated_facts(config: Mapping[str, Any]) -> Facts:
         fixed_number=rule.get("_target_") in _FIXED_NUMBER,
         generation=_GENERATIONS.get(config["suite"].get("_target_"), ""),
         knobs=knobs_of(config),
+        is_ceiling=rule.get("_target_") in _CEILINGS,
     )
 
 

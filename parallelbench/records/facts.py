@@ -12,6 +12,7 @@ class Facts:
     is_baseline: one token per forward by confidence, or autoregressive, and nothing else.
     fixed_number: the rule commits a fixed number of tokens per step.
     generation: v1 or v2 of ParallelBench's data, empty for other data.
+    is_ceiling: its decisions were made with knowledge that no method has; not to be ranked among methods.
     knobs: the settings of the commit rule and of the revision, or of a loop of its own, by their dotted keys.
     """
 
@@ -19,6 +20,7 @@ class Facts:
     fixed_number: bool
     generation: str
     knobs: Mapping[str, object]
+    is_ceiling: bool = False
 
 
 def knobs_of(config: Mapping[str, Any]) -> dict[str, object]:

@@ -109,6 +109,7 @@ class Info(TypedDict):
     git: NotRequired["Git | None"]
     is_baseline: NotRequired[bool]
     fixed_number: NotRequired[bool]
+    is_ceiling: NotRequired[bool]
     generation: NotRequired[str]
     knobs: NotRequired[Mapping[str, object]]
 
@@ -164,10 +165,12 @@ class Run:
 
     @property
     def facts(self) -> Facts:
+        unstated = unstated_facts(self.config)
         if "knobs" not in self.info:
-            return unstated_facts(self.config)
+            return unstated
         is_baseline, fixed_number = (self.info.get(key, False) for key in ("is_baseline", "fixed_number"))
-        return Facts(is_baseline, fixed_number, self.info.get("generation", ""), self.info["knobs"])
+        is_ceiling = self.info.get("is_ceiling", unstated.is_ceiling)
+        return Facts(is_baseline, fixed_number, self.info.get("generation", ""), self.info["knobs"], is_ceiling)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -13,9 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from decoders import NO_CACHE, Decoder, StopRule, decode
 from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
+from parallelbench.records.questions import family
 from parallelbench.records.record import Record, Run
 from parallelbench.stats.intervals import Value, bounded
-from parallelbench.tasks import Sample, builtin_tasks
+from parallelbench.tasks import Sample, builtin_tasks, named_task
 from parallelbench.tasks.waiting_line import write_list
 
 COLD = 1e-3  # a temperature at which only exact ties are open: greedy, with ties broken at random
@@ -74,7 +75,7 @@ def ideal(
             cache=NO_CACHE,
             stop=stop,
         )
-        task, sample = builtin_tasks()[shape.record.task], _sample(shape.record)
+        task, sample = named_task(shape.record.task, builtin_tasks()), _sample(shape.record)
         texts = [str(tokenizer.decode([ids[token] for token in row.token_ids if token < len(ids)])) for row in rows]
         scores += [task.score(sample, text)["score"] for text in texts]
         nfe += [row.nfe for row in rows]
@@ -105,7 +106,8 @@ def tasks_of(runs: Sequence[Run]) -> list[str]:
 
 
 def operation(task: str) -> str:
-    return task.removeprefix("waiting_line/")
+    """`shuffle` of `waiting_line/shuffle` and of its other wordings."""
+    return family(task).removeprefix("waiting_line/")
 
 
 def shapes_of(task: str, runs: Sequence[Run]) -> list[Shape]:

@@ -1,13 +1,12 @@
-"""Figures of a report, as SVG and PNG. The only module that imports matplotlib."""
+"""Figures of a report, as SVG, PNG and PDF. The only module that imports matplotlib."""
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -19,18 +18,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 from parallelbench.records.files import replace_file
+from parallelbench.report.drawing.labels import place
+from parallelbench.report.drawing.style import GREY, MARKERS, RC, curve_looks
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.sweeps import pareto
 
-matplotlib.rcParams["svg.hashsalt"] = "dllm"  # the same figure is the same file
-LABEL_OFFSETS = (
-    (7, 4),
-    (-6, -13),
-    (-24, -8),
-)  # in points; another side for each curve, so that neighbours stay readable
-MARKERS = "osD^vPX*<>hd"
+matplotlib.rcParams.update(RC)
+SHARED: dict[str, Any] = {"layout": "constrained", "sharex": True, "sharey": True, "squeeze": False}
+LETTER = (4.3, 9)  # points: width of a letter of a label, height of a line
 LINES = {"line": "-", "dashed": "--"}
-
+UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 
 Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to points (label, tpf, score)
 
@@ -38,10 +35,12 @@ Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to point
 def quality_against_tpf(curves: Curves, title: str) -> Figure:
     """Points joined in order of tpf, with both 95 % intervals; each point says its knob."""
     figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
-    _draw_curves(axes, curves, list(curves), annotate=True)
+    labels = _draw_curves(axes, curves, list(curves), prominent=True)
     axes.set(xlabel="tokens per forward (before EOS), log scale", ylabel="score, %", title=title)
     axes.set_ylim(top=104)
-    axes.legend(fontsize=8, loc="lower left")
+    axes.margins(x=0.08)
+    axes.legend(loc="lower left")
+    _write_labels(figure, axes, labels)
     return figure
 
 
@@ -51,17 +50,12 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     size = (3.1 * columns, 2.3 * rows + 0.8)
-    figure, grid = plt.subplots(
-        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
-    )
+    figure, grid = plt.subplots(rows, columns, figsize=size, **SHARED)
     for axes, (task, curves) in zip(grid.flat, panels.items(), strict=False):
-        _draw_curves(axes, curves, names, annotate=False)
+        _draw_curves(axes, curves, names)
         axes.set_title(task.split("/")[-1], fontsize=9)
         axes.set_ylim(-4, 104)
-    for axes in grid[-1]:
-        axes.set_xlabel("tokens per forward", fontsize=9)
-    for axes in list(grid.flat)[len(panels) :]:
-        axes.set_visible(False)
+    _close_columns(grid, len(panels), "tokens per forward")
     figure.suptitle(title, fontsize=11)
     figure.supylabel("score, %", fontsize=9)
     entries = {}
@@ -69,7 +63,7 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
     handles = [entries[name] for name in names]
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4), fontsize=8)
+    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4))
     return figure
 
 
@@ -81,18 +75,13 @@ def quality_against_reference(curves: Curves, reference: int, title: str) -> Fig
     columns = min(5, len(others))
     rows = -(-len(others) // columns)
     size = (2.7 * columns, 2.2 * rows + 0.9)
-    figure, grid = plt.subplots(
-        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
-    )
+    figure, grid = plt.subplots(rows, columns, figsize=size, **SHARED)
     for axes, name in zip(grid.flat, others, strict=False):
         x, y = [p[1].value for p in grey], [100 * p[2].value for p in grey]
         axes.plot(x, y, color="0.6", linewidth=2.5, label=names[reference])
-        _draw_curves(axes, {name: curves[name]}, [name], annotate=False)
+        _draw_curves(axes, {name: curves[name]}, names)
         axes.set_title(textwrap.fill(name, 32), fontsize=9)
-    for axes in list(grid.flat)[len(others) :]:
-        axes.set_visible(False)
-    for axes in grid[-1]:
-        axes.set_xlabel("tokens per forward", fontsize=9)
+    _close_columns(grid, len(others), "tokens per forward")
     grid.flat[0].set_ylim(top=104)
     grid.flat[0].legend([textwrap.fill(names[reference], 28)], fontsize=7, loc="lower left")
     figure.suptitle(title, fontsize=11)
@@ -103,34 +92,34 @@ def quality_against_reference(curves: Curves, reference: int, title: str) -> Fig
 def quality_against_columns(series: Curves, title: str) -> Figure:
     """One colour per decoder, one labelled point (label, columns, score) per cache, with both 95 % intervals."""
     figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
-    for i, (name, points) in enumerate(series.items()):
+    looks, shown = curve_looks(list(series)), []
+    for name, points in series.items():
         x, y = np.array([p[1].value for p in points]), 100 * np.array([p[2].value for p in points])
         across, along = _bars([p[1] for p in points]), 100 * _bars([p[2] for p in points])
-        marker = MARKERS[i % len(MARKERS)]
-        axes.errorbar(x, y, xerr=across, yerr=along, label=name, color=f"C{i}", marker=marker, linestyle="none")
+        color, marker, _ = looks[name]
+        axes.errorbar(x, y, xerr=across, yerr=along, label=name, color=color, marker=marker, linestyle="none")
         labels: dict[tuple[float, float], list[str]] = {}  # equal points share a label
         for (label, *_), px, py in zip(points, x, y, strict=True):
             labels.setdefault((round(px, 3), round(py, 3)), []).append(label)
-        places = sorted(labels)
-        for place, after in zip(places, [*places[1:], (math.inf, 0)], strict=True):
-            crowded = math.log2(after[0] / place[0]) < 0.13  # then its neighbour's label goes to the right
-            offset, side = ((-7, -9), "right") if crowded else ((7, 4), "left")
-            style = {"textcoords": "offset points", "ha": side, "fontsize": 7, "color": f"C{i}"}
-            axes.annotate(", ".join(labels[place]), place, offset, **style)
+        shown += [(", ".join(names), *at, color) for at, names in sorted(labels.items())]
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axes.grid(alpha=0.3)
     axes.set(xlabel="columns recomputed per sample, log scale", ylabel="score, %", title=title)
     axes.set_ylim(top=100 + (100 - axes.get_ylim()[0]) / 15)
     axes.margins(x=0.15)
-    axes.legend(fontsize=8, loc="best")
+    axes.legend(loc="best")
+    _write_labels(figure, axes, shown)
     return figure
 
 
-def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], annotate: bool) -> None:
-    """Draws each curve in the colour and marker of its place in `names`."""
+Label = tuple[str, float, float, str]  # text, x and y of its point, colour
+
+
+def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], prominent: bool = False) -> list[Label]:
+    """Draws each curve as it looks among `names`; returns the labels of its points."""
+    looks, labels = curve_looks(names), []
     for name, points in curves.items():
-        i = names.index(name)
+        color, marker, line = looks[name]
         points = sorted(points, key=lambda p: p[1].value)
         x, y = np.array([p[1].value for p in points]), 100 * np.array([p[2].value for p in points])
         axes.errorbar(
@@ -139,23 +128,47 @@ def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], annotate: boo
             xerr=_bars([p[1] for p in points]),
             yerr=100 * _bars([p[2] for p in points]),
             label=name,
-            color=f"C{i}",
-            marker=MARKERS[i % len(MARKERS)],
-            markersize=6 if annotate else 4,
-            linewidth=1.3,
-            capsize=2 if annotate else 0,
+            color=color,
+            marker=marker,
+            linestyle=line,
+            markersize=6 if prominent else 4,
+            elinewidth=0.7,
+            capsize=2 if prominent else 0,
         )
-        if annotate and len(points) > 1:
-            offset = LABEL_OFFSETS[i % len(LABEL_OFFSETS)]
-            labelled: tuple[float, float] | None = None
-            for (label, *_), px, py in zip(points, x, y, strict=True):
-                if labelled and abs(math.log2(px / labelled[0])) < 0.08 and abs(py - labelled[1]) < 2:
-                    continue  # its label would lie on the last one
-                labelled = (px, py)
-                axes.annotate(label, (px, py), textcoords="offset points", xytext=offset, fontsize=7, color=f"C{i}")
+        if len(points) > 1:
+            labels += [(label, px, py, color) for (label, *_), px, py in zip(points, x, y, strict=True)]
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axes.grid(alpha=0.3)
+    return labels
+
+
+def _write_labels(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
+    """Beside their points, with a line to those further away. The figure is as it will be saved."""
+    figure.canvas.draw()
+    scale = figure.dpi / 72
+    at = [axes.transData.transform((x, y)) for _, x, y, _ in labels]
+    points = [(float(x), float(y)) for x, y in at]
+    sizes = [(LETTER[0] * len(text) * scale, LETTER[1] * scale) for text, *_ in labels]
+    taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale) for x, y in points]
+    legend = axes.get_legend()
+    taken += [] if legend is None else [legend.get_window_extent().extents]
+    boxes = place(points, sizes, taken, axes.get_window_extent().extents)
+    for (text, x, y, color), box in zip(labels, boxes, strict=True):
+        if box is not None:
+            across, up = axes.transData.inverted().transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
+            line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.4, "shrinkA": 1, "shrinkB": 3}
+            style = {"fontsize": 7, "color": color, "ha": "center", "va": "center_baseline"}
+            axes.annotate(text, (x, y), (across, up), arrowprops=line, **style)
+
+
+def _close_columns(grid: np.ndarray, used: int, xlabel: str) -> None:
+    """Hides the panels of a grid behind the first `used`; the lowest one left in each column has ticks and label."""
+    for axes in grid.flat[used:]:
+        axes.set_visible(False)
+    for column in grid.T:
+        lowest = [axes for axes in column if axes.get_visible()][-1]
+        lowest.tick_params(labelbottom=True)
+        lowest.set_xlabel(xlabel, fontsize=9)
 
 
 def task_bars(rows: Mapping[str, Mapping[str, Value]], curves: Sequence[str], title: str) -> Figure:
@@ -166,20 +179,20 @@ def task_bars(rows: Mapping[str, Mapping[str, Value]], curves: Sequence[str], ti
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row))
     figure, axes = plt.subplots(figsize=(max(7.5, min(14, 0.9 * len(tasks) + 3)), 4.6), layout="constrained")
     width = 0.84 / len(rows)
-    order = list(dict.fromkeys(curves))
+    looks = curve_looks(list(dict.fromkeys(curves)))
     for i, (name, row) in enumerate(rows.items()):
         at = np.array([j for j, task in enumerate(tasks) if task in row]) - 0.42 + (i + 0.5) * width
         values = [row[task] for task in tasks if task in row]
         error = 100 * _bars(values)
         heights = [100 * v.value for v in values]
-        color, paler = f"C{order.index(curves[i])}", curves[:i].count(curves[i]) / curves.count(curves[i])
+        color, paler = looks[curves[i]][0], curves[:i].count(curves[i]) / curves.count(curves[i])
         axes.bar(
             at, heights, width, yerr=error, label=name, color=(color, 1 - 0.8 * paler), error_kw={"linewidth": 0.7}
         )
     axes.set_xticks(range(len(tasks)), [task.split("/")[-1] for task in tasks], rotation=35, ha="right")
     axes.set(ylabel="score, %", title=title, ylim=(0, 106))
-    axes.grid(axis="y", alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.grid(False, axis="x")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
@@ -200,7 +213,7 @@ def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
     axes.set(xlabel=xlabel, ylabel="valid answers, %", title=title)
     if all(x >= 1.5 for one in series for x, _ in one.points):  # numbers of items
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
@@ -209,9 +222,7 @@ def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: 
     columns = min(2 if len(panels) == 4 else 3, len(panels))
     rows = -(-len(panels) // columns)
     size = (3.9 * columns + 2.4, 3.1 * rows + 0.6)
-    figure, grid = plt.subplots(
-        rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
-    )
+    figure, grid = plt.subplots(rows, columns, figsize=size, **SHARED)
     entries = {}
     for axes, (task, series) in zip(grid.flat, panels.items(), strict=False):
         _draw_series(axes, series)
@@ -220,13 +231,10 @@ def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: 
         axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    for column, axes in enumerate(grid.flat[len(panels) :], start=columns - (len(grid.flat) - len(panels))):
-        axes.set_visible(False)
-        grid[-2, column].tick_params(labelbottom=True)
+    _close_columns(grid, len(panels), xlabel)
     figure.suptitle(title, fontsize=11)
-    figure.supxlabel(xlabel, fontsize=9)
     figure.supylabel("score, %", fontsize=9)
-    figure.legend(list(entries.values()), list(entries), loc="outside right upper", fontsize=8)
+    figure.legend(list(entries.values()), list(entries), loc="outside right upper")
     return figure
 
 
@@ -238,8 +246,7 @@ def bits_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
         axes.plot(x, y, color=f"C{one.color}", label=one.label, marker=".", linestyle=LINES.get(one.style, "none"))
     axes.set(xlabel=xlabel, ylabel="bits", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.legend()
     return figure
 
 
@@ -255,7 +262,6 @@ def _draw_series(axes: Axes, series: Sequence[Series]) -> None:
         marker = {"filled": "o", "hollow": "D", "cross": "x"}[one.style]
         style = {"marker": marker, "markersize": 4.5, "markerfacecolor": fill, "capsize": 2, "linewidth": 0.9}
         axes.errorbar(x, y, yerr=error, color=color, linestyle="none", label=one.label, **style)
-    axes.grid(alpha=0.3)
     axes.set_ylim(-4, 104)
 
 
@@ -275,6 +281,7 @@ def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:
         shown = counts > 0
         mean[i, : order.shape[1]][shown] = np.nansum(committed[:, shown], axis=0) / counts[shown]
     figure, axes = plt.subplots(figsize=(8.5, 0.34 * len(orders) + 1.6), layout="constrained")
+    axes.grid(False)
     image = axes.imshow(mean, aspect="auto", cmap="viridis", interpolation="nearest")
     figure.colorbar(image, ax=axes, label="mean forward of commit (from 0)")
     axes.set_yticks(range(len(orders)), [task.split("/")[-1] for task in orders])
@@ -283,11 +290,11 @@ def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Writes path.svg and path.png and closes the figure."""
-    paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    """Writes path.svg, path.png and path.pdf, without dates, and closes the figure."""
+    paths = [path.with_suffix(f".{kind}") for kind in UNDATED]
     for target in paths:
         file, kind = BytesIO(), target.suffix[1:]
-        figure.savefig(file, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(file, format=kind, metadata=UNDATED[kind])
         replace_file(target, file.getvalue())
     plt.close(figure)
     return paths
@@ -325,7 +332,6 @@ def tradeoff(panels: Panels, title: str) -> Figure:
         axes.step([0.9 * min(x), *x], [y[0], *y], where="pre", **best)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
-        axes.grid(alpha=0.3)
         axes.set(xlabel=f"{label}, log scale", ylim=(0, 104))
     grid.flat[0].set_ylabel("score, mean over tasks, %")
     handles, labels = grid.flat[0].get_legend_handles_labels()

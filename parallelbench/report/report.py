@@ -7,23 +7,26 @@ from pathlib import Path
 import numpy as np
 
 from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.questions import wording
 from parallelbench.records.record import Record, Run
 from parallelbench.report import plots
 from parallelbench.report.drafts import draft_lines
-from parallelbench.report.markdown import table_head, table_row
+from parallelbench.report.markdown import table_row
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.report.page import write_page
+from parallelbench.report.sections.equal_quality import equal_quality_lines
+from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, LEGEND, METRICS, aggregate, measure
-from parallelbench.stats.speed_at_quality import LEVELS, speeds
+from parallelbench.stats.speed_at_quality import equal_quality, reference_curve
 from parallelbench.stats.table import measured_on
+from parallelbench.stats.wordings import across_wordings
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
 MAX_BARS = 8
 MAX_MODELS = 3  # that a title names
 MAX_CURVES = 6  # more are drawn in a panel each
-REFERENCE = "threshold"  # the curve that others are compared with
 CACHE_PLOT = "![quality against columns recomputed](quality_columns.png)\n\n"
 TASK_PLOTS = """![score per task](tasks.png)
 
@@ -64,15 +67,16 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     title = f"{model}: quality against tokens per forward, 95 % intervals"
     curves = _curves(names, runs, metrics)
     curve_of = dict(zip(names, curve_names(names, runs), strict=True))
-    same_rule = [name for name in curve_of.values() if name.split()[0] == REFERENCE]
-    candidates = (REFERENCE, f"{REFERENCE} cache=none", *same_rule, *curve_of.values())
-    reference = next(name for name in candidates if name in curve_of.values())
+    equal = equal_quality(runs, list(curve_of.values()))
+    wordings = across_wordings(runs, list(curve_of.values()))
     many = len(curves) > MAX_CURVES
     if many:
-        figure = plots.quality_against_reference(curves, list(dict.fromkeys(curve_of.values())).index(reference), title)
+        distinct = list(dict.fromkeys(curve_of.values()))
+        figure = plots.quality_against_reference(curves, distinct.index(reference_curve(distinct)), title)
     else:
         figure = plots.quality_against_tpf(curves, title)
         tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
+        tasks = [task for task in tasks if not wording(task)] or tasks  # one panel for all wordings of a task
         panels = {task: _curves(names, runs, metrics, task) for task in tasks}
         by_task = plots.quality_per_task(panels, f"{model}: quality against tokens per forward by task")
         plots.save(by_task, out_dir / "tasks_tpf")
@@ -87,7 +91,8 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         plots.save(figure, out_dir / "quality_columns")
     by_name = dict(zip(names, runs, strict=True))
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
-    for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(names, metrics)}.items():
+    methods = [name for name, run in by_name.items() if not run.facts.is_ceiling] or names
+    for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(methods, metrics)}.items():
         plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
 
     text = _markdown(
@@ -96,10 +101,12 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         metrics,
         unfinished,
         "" if many else TASK_PLOTS,
-        (CACHE_PLOT if caches else "") + _equal_quality(runs, curve_of, reference),
+        CACHE_PLOT if caches else "",
+        [] if wordings is None else wording_lines(wordings, names),
+        [] if equal is None else equal_quality_lines(equal, runs, names, list(curve_of.values())),
     )
     replace_file(out_dir / "report.md", text)
-    write_page(runs, metrics, out_dir, command)
+    write_page(runs, metrics, out_dir, command, equal, wordings)
     return text
 
 
@@ -125,6 +132,7 @@ def _curves(names: Sequence[str], runs: Sequence[Run], metrics: Metrics, task: s
             settings = shown_knobs(run, runs)
             label, row = ", ".join(map(str, settings.values())), metrics[name][task]
             curve = f"{curve} ({', '.join(settings)})" if settings else curve
+            curve = f"{curve} (a ceiling)" if run.facts.is_ceiling else curve
             curves.setdefault(curve, []).append((label, row["tpf"], row["score"]))
     return curves
 
@@ -153,46 +161,6 @@ def _shown_as_bars(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) 
     return chosen
 
 
-def _equal_quality(runs: Sequence[Run], curve_of: Mapping[str, str], reference: str) -> str:
-    """A table of every curve's speed at given quality; nothing where there are no curves to compare."""
-    curves: dict[str, list[Run]] = {}
-    for run, curve in zip(runs, curve_of.values(), strict=True):
-        curves.setdefault(curve, []).append(run)
-    if sum(len(members) > 1 for members in curves.values()) < 2 or not _same_samples(runs):
-        return ""
-    table = speeds(curves, reference)
-    best = max(aggregate(run.records)[ALL]["score"].value for run in runs)
-    heads = [f"TPF at {100 * level:g} % of it" for level in LEVELS]
-    lines = [
-        "## Speed at equal quality",
-        "",
-        "Tokens per forward that a decoder reaches over its knob while its score stays at a share of the best run's "
-        f"({100 * best:.1f} %), and its lead over {reference}, with 95 % intervals (paired bootstrap over samples; "
-        "linear between runs).",
-        "",
-        *table_head(["decoder", *heads]),
-    ]
-    middle = LEVELS[1]
-    order = sorted(table, key=lambda name: -(value.value if (value := table[name][middle].tpf) else 0))
-    for name in order:
-        cells = []
-        for level in LEVELS:
-            speed = table[name][level]
-            if speed.tpf is None:
-                cells.append("not reached")
-                continue
-            cell = speed.tpf.text(".2f")
-            if speed.lead is not None and name != reference:
-                cell += f" ({speed.lead.text('+.2f')})"
-            cells.append(cell)
-        lines.append(table_row([name, *cells]))
-    return "\n".join([*lines, "", "## Runs", ""])
-
-
-def _same_samples(runs: Sequence[Run]) -> bool:
-    return len({tuple(sorted((r.task, r.id) for r in run.records)) for run in runs}) == 1
-
-
 def _fastest_good(names: Sequence[str], metrics: Metrics) -> str:
     """The run with the most tokens per forward among those within two points of the best score."""
     best = max(metrics[name][ALL]["score"].value for name in names)
@@ -213,7 +181,9 @@ def _markdown(
     metrics: Metrics,
     unfinished: Sequence[str],
     task_plots: str,
-    equal_quality: str,
+    cache_plot: str,
+    wordings: Sequence[str],
+    answer: Sequence[str],
 ) -> str:
     devices = sorted({measured_on(run) for run in runs})
     has_baseline = any(_baseline(run, runs) is not None for run in runs)
@@ -222,9 +192,11 @@ def _markdown(
         f"# {_models(runs)}: {len(runs)} runs",
         "",
         *([f"Where a name does not say it: {said}.", ""] if said else []),
+        *answer,
         "![quality against tokens per forward](quality_tpf.png)",
         "",
-        equal_quality,
+        cache_plot,
+        *(["## Runs", ""] if answer else []),
     ]
     heads = [metric.heading for metric in METRICS.values()]
     lines += [
@@ -247,6 +219,7 @@ def _markdown(
     if unfinished:
         kept = "left out" if any(run.info["status"] == "done" for run in runs) else "shown as they are"
         lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
+    lines += wordings
     tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
     lines += ["## Score per task, %", "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
     lines.append(table_row(["---"] + ["---:"] * len(tasks)))

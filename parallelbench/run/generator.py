@@ -36,7 +36,7 @@ class Request(Knobs):
 @runtime_checkable
 class Generator(Protocol):
     """Requests of one batch to generations in the same order. `describe` is what a record says of it (JSON values):
-    model, device, and where they are true is_baseline and fixed_number of `Facts`."""
+    model, device, and where they are true is_baseline, fixed_number and is_ceiling of `Facts`."""
 
     def prompt_len(self, request: Request) -> int:
         """Tokens of the rendered prompt. Raises ValueError when the request cannot be served."""
@@ -191,6 +191,7 @@ class DiffusionGenerator(Knobs):
             and decoder.confidence == "prob",
             "fixed_number": self.loop is decode_queue
             and type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin),
+            "is_ceiling": decoder.needs_reference,
         }
 
     def fingerprint(self) -> str:

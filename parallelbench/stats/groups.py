@@ -11,7 +11,7 @@ def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """The finished runs, each once, and a sentence for every run that is left out.
 
     Folders that were copied together from several machines may hold a run twice. Left out are runs that are unfinished,
-    that hold trajectories for training, or that are copies with other results than the one kept.
+    that hold trajectories for training, of ceilings, or copies with other results than the one kept.
     """
     kept: dict[tuple[object, ...], Run] = {}
     left_out = []
@@ -21,6 +21,9 @@ def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             continue
         if not run.info["choices"]:
             left_out.append(f"{run.folder} holds trajectories for training, not a run of a suite")
+            continue
+        if run.facts.is_ceiling:
+            left_out.append(f"{run.folder} is of decoder={run.info['choices']['decoder']}, a ceiling and not a method")
             continue
         first = kept.setdefault((run.info["config_hash"], _weights(run), _samples(run)), run)
         if _results(first) != _results(run):

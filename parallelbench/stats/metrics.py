@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from parallelbench.records.questions import by_question, family
 from parallelbench.records.record import Record
 from parallelbench.stats.intervals import MIN_BATCHES, Value, bounded, product
 
@@ -118,18 +119,22 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
 
 
 def measure(metric: str, records: Sequence[Record]) -> Value:
-    """One metric over at least one record."""
+    """One metric over at least one record. The wordings of a question share its difficulty and are one observation."""
     column = (METRICS | OF_DRAFTS)[metric]
-    units = _batches(records) if column.is_timed else [[record] for record in records]
-    strata = np.array([unit[0].task for unit in units])
+    units = _batches(records) if column.is_timed else by_question(records)
+    of = [unit[0].task if column.is_timed else f"{family(unit[0].task)}/{len(unit)}" for unit in units]
+    strata, size = np.array(of), max(map(len, units))
     if column.is_score:
-        return _score(np.array([column.numerator(record) for record in records], dtype=float), strata)
+        means = np.array([np.mean([column.numerator(record) for record in unit]) for unit in units], dtype=float)
+        weights = np.array([len(unit) for unit in units]) * len(units) / len(records)
+        return replace(_score(means, strata, weights), n=len(records))
 
     def sums(units: Sequence[Sequence[Record]]) -> np.ndarray:
         parts = (column.numerator, column.denominator)
         return np.array([[sum(map(part, unit)) for unit in units] for part in parts], dtype=float)
 
-    value = product(sums(units), (1, -1), strata, None if column.is_timed else sums([[slowest(records)]])[:, 0])
+    value = product(sums(units), (1, -1), strata, None if column.is_timed else sums([[slowest(records)] * size])[:, 0])
+    value = value if column.is_timed else replace(value, n=len(records))
     has_interval = not column.is_timed or value.n >= MIN_BATCHES
     return value if has_interval else replace(value, ci_low=value.value, ci_high=value.value)
 
@@ -146,8 +151,8 @@ def slowest(records: Sequence[Record]) -> Record:
     return replace(longest, nfe=nfe, num_tokens=round(tokens), queried=round(per_forward * nfe))
 
 
-def _score(values: np.ndarray, strata: np.ndarray) -> Value:
-    return bounded(values, min(0.0, values.min()), max(1.0, values.max()), strata)
+def _score(values: np.ndarray, strata: np.ndarray, weights: np.ndarray | None = None) -> Value:
+    return bounded(values, min(0.0, values.min()), max(1.0, values.max()), strata, weights)
 
 
 def _batches(records: Sequence[Record]) -> list[list[Record]]:

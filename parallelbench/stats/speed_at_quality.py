@@ -16,6 +16,8 @@ from parallelbench.stats.paired import side_by_side
 from parallelbench.stats.resampling import interval, lead, resampled
 
 LEVELS = (0.99, 0.97, 0.9)  # of the best run's score
+MIDDLE = LEVELS[1]
+REFERENCE = "threshold"  # the curve that others are compared with
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,63 @@ class Speed:
     lead: Value | None
 
 
+@dataclass(frozen=True)
+class EqualQuality:
+    """Speeds of all curves, the fastest at the middle level first, ceilings behind the methods. best: the score that
+    levels are shares of, the best of a method's run."""
+
+    best: float
+    reference: str
+    rows: Mapping[str, Mapping[float, Speed]]
+    ceilings: frozenset[str]
+
+    @property
+    def winner(self) -> str | None:
+        """The method that is fastest at the middle level; None where none reaches it."""
+        reached = (name for name, row in self.rows.items() if name not in self.ceilings and row[MIDDLE].tpf is not None)
+        return next(reached, None)
+
+
+def equal_quality(runs: Sequence[Run], curve_of: Sequence[str]) -> EqualQuality | None:
+    """Of runs and the curve of each; None unless at least two curves have several runs and all decoded the same
+    samples."""
+    curves: dict[str, list[Run]] = {}
+    for run, curve in zip(runs, curve_of, strict=True):
+        curves.setdefault(curve, []).append(run)
+    samples = {tuple(sorted((r.task, r.id, r.prompt_sha) for r in run.records)) for run in runs}
+    if sum(len(members) > 1 for members in curves.values()) < 2 or len(samples) > 1:
+        return None
+    methods = [run for run in runs if not run.facts.is_ceiling] or runs
+    best = max(float(np.mean([r.scores["score"] for r in run.records])) for run in methods)
+    ceilings = frozenset(name for name, members in curves.items() if all(run.facts.is_ceiling for run in members))
+    reference = reference_curve(list(curves))
+    rows = speeds(curves, reference)
+
+    def place(name: str) -> tuple[bool, float]:
+        tpf = rows[name][MIDDLE].tpf
+        return name in ceilings, -(tpf.value if tpf else 0)
+
+    return EqualQuality(best, reference, {name: rows[name] for name in sorted(rows, key=place)}, ceilings)
+
+
+def reference_curve(names: Sequence[str]) -> str:
+    """The curve of the reference decoder, or the first."""
+    same_rule = [name for name in names if name.split()[0] == REFERENCE]
+    return next(name for name in (REFERENCE, f"{REFERENCE} cache=none", *same_rule, *names) if name in names)
+
+
 def speeds(curves: Mapping[str, Sequence[Run]], reference: str) -> dict[str, dict[float, Speed]]:
-    """speeds[curve][level]. Raises ValueError unless all runs decoded the same samples."""
-    paired = side_by_side([run for runs in curves.values() for run in runs])
+    """speeds[curve][level]; levels are shares of the best run's score, ceilings aside. Raises ValueError unless all
+    runs decoded the same samples."""
+    all_runs = [run for runs in curves.values() for run in runs]
+    paired = side_by_side(all_runs)
+    ranked = [i for i, run in enumerate(all_runs) if not run.facts.is_ceiling] or list(range(len(all_runs)))
     names, n = [name for name, runs in curves.items() for _ in runs], len(paired.tasks)
     columns = np.stack([paired.score, paired.tokens, paired.nfe])
     worst, best = columns.mean(2), columns.mean(2)
     worst[0], worst[2], best[0] = paired.score.min(1).clip(max=0), paired.slow(), paired.score.max(1).clip(min=100)
     score, tokens, nfe = resampled(columns, paired.tasks, worst, best)
-    tpf, top = tokens / nfe, score.max(1)
+    tpf, top = tokens / nfe, score[:, ranked].max(1)
 
     reached: dict[str, dict[float, np.ndarray]] = {}
     for name in curves:

@@ -12,9 +12,9 @@ import numpy as np
 from scipy.stats import binom, permutation_test
 
 from parallelbench.records.record import Run
-from parallelbench.stats.intervals import Value
+from parallelbench.stats.intervals import Value, Z
 from parallelbench.stats.paired import Means
-from parallelbench.stats.resampling import interval
+from parallelbench.stats.resampling import HALF, interval
 from parallelbench.stats.speed_at_quality import speed_at
 
 LEVELS = (80, 75, 70)  # per cent, the leaderboard's
@@ -31,9 +31,13 @@ LEGEND = (
 
 def merged(speed: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The curve in order of speed, the best score alone where speeds are equal (to nine decimals)."""
+    at = _merged_places(speed, score)
+    return speed[at], score[at]
+
+
+def _merged_places(speed: np.ndarray, score: np.ndarray) -> np.ndarray:
     order = np.lexsort((score, speed.round(9)))
-    last = np.append(np.diff(speed[order].round(9)) > 0, True)
-    return speed[order][last], score[order][last]
+    return order[np.append(np.diff(speed[order].round(9)) > 0, True)]
 
 
 def pbx(speed: np.ndarray, score: np.ndarray, level: int | float, discrete: bool = False) -> float:
@@ -47,15 +51,32 @@ def pbx(speed: np.ndarray, score: np.ndarray, level: int | float, discrete: bool
     return float(np.nan_to_num(speed_at(*merged(speed, score), level)))
 
 
-def aup(speed: np.ndarray, score: np.ndarray, best: float) -> float:
+def aup(speed: np.ndarray, score: np.ndarray, best: float, slack: np.ndarray | float = 0.0) -> float:
     """Accuracy under parallelism: the area under the score (per cent) over speed, from 0 at the slowest point's score,
     where points worse than `best`, the best score of any method, count less and points more than five points below the
-    slowest are left out."""
-    speed, score = merged(speed, score)
-    kept = score >= score[0] - AUP_DROP
+    slowest are left out. slack: how much lower each point may lie."""
+    at = _merged_places(speed, score)
+    edge = score[at[0]] - AUP_DROP - (np.zeros(len(speed)) + slack)
+    kept = at[(score >= edge)[at] | (at == at[0])]
     x, y = speed[kept], score[kept]
     weighted = y * np.exp(np.minimum(AUP_ALPHA * (y / best - 1), 0)) if best > 0 else y
     return float(x[0] * y[0] + np.trapezoid(weighted, x))
+
+
+def aups(speed: np.ndarray, score: np.ndarray, best: np.ndarray, n: int) -> np.ndarray:
+    """AUP of a curve in each resample of `resampling.resampled`, `[1 + resamples]`; speed, score: `[1 + resamples,
+    points]`; n samples.
+
+    AUP jumps where a point is about five points below the slowest, and data near that edge do not show how far. So a
+    point whose distance to the edge is within its own 95 % interval, with room for a sample that nobody saw, is left
+    out for the lower limit and kept for the upper one.
+    """
+    slowest = _merged_places(speed[0], score[0])[0]
+    drop = score[1:, [slowest]] - score[1:]
+    slack = Z * np.hypot(drop.std(0), 100 / n) if len(drop) else np.zeros(score.shape[1])
+    sides = np.repeat([0, -1, 1], [1, HALF, HALF])[: len(score)]
+    rows = zip(speed, score, best, sides, strict=True)
+    return np.array([aup(x, y, float(top), side * slack) for x, y, top, side in rows])
 
 
 def pareto(speed: np.ndarray, score: np.ndarray) -> np.ndarray:
@@ -143,7 +164,7 @@ def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Mean
             len(at),
             levels(tps),
             levels(tpf),
-            interval(np.array([aup(*row) for row in zip(tpf, score, best, strict=True)]), n),
+            interval(aups(tpf, score, best, n), n),
             interval(np.array([area(*row) for row in zip(tpf, score, strict=True)]), n),
         )
     return sweeps

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
+from parallelbench.records.questions import wording
 from parallelbench.records.record import Run
 from parallelbench.stats.curves import run_names
 from parallelbench.stats.intervals import Value
@@ -12,11 +13,15 @@ WIDTH = 100  # characters of a line
 
 
 def run_table(run: Run, brief: bool = False) -> str:
-    """One run: a row per task and `all`, with the device and batch size that the seconds belong to. brief: `all`
-    alone."""
+    """One run: a row per task, `all`, and all in each wording where there are several, with the device and batch size
+    that the seconds belong to. brief: `all` alone."""
     rows = aggregate(run.records)
     columns = METRICS | {name: metric for name, metric in OF_DRAFTS.items() if name in rows[ALL]}
     shown = {ALL: rows[ALL]} if brief else {_last(task, list(rows)): row for task, row in rows.items()}
+    numbers = sorted({wording(record.task) for record in run.records})
+    for number in numbers if len(numbers) > 1 and not brief else ():
+        part = [record for record in run.records if wording(record.task) == number]
+        shown[f"all in wording {number}"] = aggregate(part)[ALL]
     told = [] if brief else [*wrap(legend(columns), WIDTH), f"measured on {measured_on(run)}"]
     return "\n".join([*_table("task", shown, columns), *told])
 

@@ -20,13 +20,18 @@ import vl_convert
 from parallelbench.records.files import replace_file
 from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
+from parallelbench.report.drawing.style import look
 from parallelbench.report.page.viewer import viewer_data
+from parallelbench.report.sections import equal_quality as opening
+from parallelbench.report.sections import rewording
 from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.intervals import Value, quantiles
 from parallelbench.stats.metrics import ALL, METRICS
 from parallelbench.stats.paired import means, pair
+from parallelbench.stats.speed_at_quality import EqualQuality
 from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
 from parallelbench.stats.sweeps import LEVELS, score_sweeps
+from parallelbench.stats.wordings import Wordings
 
 HERE = Path(__file__).parent
 MAX_CHARS = 400  # of a prompt or an answer
@@ -38,18 +43,21 @@ def write_page(
     metrics: Mapping[str, Mapping[str, Mapping[str, Value]]],
     folder: Path,
     command: Callable[[Run], str],
+    equal: EqualQuality | None,
+    wordings: Wordings | None = None,
 ) -> None:
-    """Writes report.html. metrics: of each run in turn, by its name, task and metric. command: what makes a run."""
+    """Writes report.html. metrics: of each run in turn, by its name, task and metric. command: what makes a run. equal:
+    the runs' speeds at equal quality, if they make curves. wordings: what they did where questions have several."""
     traces = viewer_data(runs)
-    parts = ["page"] if traces is None else ["viewer", "page"]
+    parts = ["tables", "charts", "compare", "samples", *([] if traces is None else ["viewer"]), "page"]
     scripts = [
         vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         *((HERE / f"{part}.js").read_text(encoding="utf-8") for part in ("algorithms", *parts)),
     ]
     page = Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         policy=_policy(scripts),
-        style="".join((HERE / f"{part}.css").read_text(encoding="utf-8") for part in parts),
-        data=_embedded(page_data(runs, metrics, command)),
+        style="".join((HERE / f"{part}.css").read_text(encoding="utf-8") for part in ("page", "viewer")),
+        data=_embedded(page_data(runs, metrics, command, equal, wordings)),
         traces=_embedded(traces),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
@@ -60,6 +68,8 @@ def page_data(
     runs: Sequence[Run],
     metrics: Mapping[str, Mapping[str, Mapping[str, Value]]],
     command: Callable[[Run], str],
+    equal: EqualQuality | None,
+    wordings: Wordings | None = None,
 ) -> dict[str, object]:
     """What the page shows, as JSON values: a row per run, the sets of samples they share, scores of sweeps."""
     names, tasks = list(metrics), list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
@@ -81,7 +91,9 @@ def page_data(
             {
                 "name": name,
                 "curve": curve,
-                "knobs": ", ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items()),
+                "label": ", ".join(map(str, shown_knobs(run, runs).values())),
+                "is_ceiling": run.facts.is_ceiling,
+                "looks": _looks(run),
                 "folder": str(run.folder),
                 "command": command(run),
                 **{group: run.info["choices"][group] for group in ("decoder", "cache", "stop", "suite")},
@@ -102,12 +114,69 @@ def page_data(
             for key, asked in zip(sets, questions, strict=True)
         ],
         "sweeps": [row for members in sets.values() for row in _sweeps([(runs[i], curves[i], i) for i in members])],
+        "equal": _opening(equal, runs, names, curves),
+        "wordings": wordings and _rewording(wordings),
         "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0], ["area", 0]],
         "metrics": [
             [name, metric.heading, metric.about, metric.digits, metric.scale, metric.unit, metric.intervals[1]]
             for name, metric in METRICS.items()
         ],
     }
+
+
+def _opening(
+    equal: EqualQuality | None, runs: Sequence[Run], names: Sequence[str], curves: Sequence[str]
+) -> dict[str, object] | None:
+    """Speed at equal quality, and the run to use."""
+    if equal is None:
+        return None
+    use = opening.to_use(equal, runs, curves)
+    return {
+        "about": opening.about(equal),
+        "use": use,
+        "answer": "" if use is None else opening.answer(equal, names[use]),
+        "heads": opening.heads(),
+        "rows": [
+            {
+                "curve": name,
+                "is_ceiling": name in equal.ceilings,
+                "runs": [i for i, curve in enumerate(curves) if curve == name],
+                "cells": [
+                    [
+                        speed.tpf and _numbers(speed.tpf),
+                        opening.cell(equal, name, speed),
+                        speed.lead and _numbers(speed.lead),
+                    ]
+                    for speed in row.values()
+                ],
+            }
+            for name, row in equal.rows.items()
+        ],
+    }
+
+
+def _rewording(wordings: Wordings) -> dict[str, object]:
+    return {
+        "heads": rewording.heads(wordings),
+        "rows": [
+            {
+                "run": run,
+                "numbers": [_numbers(value) for value in (*values, wordings.spread[run][0])],
+                "cells": rewording.cells(wordings, run),
+            }
+            for run, values in wordings.score.items()
+        ],
+        "verdicts": rewording.verdicts(wordings),
+        "legend": rewording.LEGEND.format(questions=wordings.questions, ranked=wordings.ranked),
+    }
+
+
+def _looks(run: Run) -> dict[str, tuple[str, str]]:
+    """Colour and shape of what may tell the run from others."""
+    choices = run.info["choices"]
+    named = {"decoder": choices["decoder"], "cache": choices["cache"], "model": str(run.info["model"])}
+    looks = {kind: look(kind, name) for kind, name in named.items()}
+    return {kind: (seen.colour, seen.shape) for kind, seen in looks.items()}
 
 
 def _cells(row: Mapping[str, Value]) -> dict[str, object]:
@@ -125,13 +194,19 @@ def _in_order(run: Run) -> list[Record]:
     return sorted(run.records, key=lambda r: (r.task, r.id))
 
 
-def _samples(run: Run) -> dict[str, list[float]]:
+def _samples(run: Run) -> dict[str, list[float | None]]:
+    """Numbers of each sample, with the further scores that differ from the score."""
     records = _in_order(run)
     return {
         "score": [r.scores["score"] for r in records],
         "nfe": [r.nfe for r in records],
         "tokens": [r.num_tokens for r in records],
         "columns": [len(r.committed_at) for r in records],
+        **{
+            f"score:{name}": [r.scores.get(name) for r in records]
+            for name in dict.fromkeys(name for r in records for name in r.scores)
+            if any(r.scores.get(name) != r.scores["score"] for r in records)
+        },
     }
 
 

@@ -1,59 +1,10 @@
 "use strict";
-// The report's page: filters, charts, tables and paired comparisons over the JSON beside it. All of it is shown as text.
+// The report's page: what it opens with, filters, and all that depends on them. The URL keeps what a reader chose.
 (() => {
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const $ = (id) => document.getElementById(id);
-  const { front, bounded, product, signFlipP } = window.algorithms;
-  const data = read("data");
+  const { front } = window.algorithms;
+  const { read, $, data, ALL, make, unique, capital, fixed, percent, METRICS, shown, withInterval, runName, fill, columns, draw,
+    measuredOn, methods, showPair, showSamples, sample } = window.report;
   const { runs, sets } = data;
-  const ALL = "all", INK = "#1b2430", GREY = "#8a94a0";
-  const SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"];
-  const COLOURS = ["#0b5a7d", "#c2571a", "#4f7d2c", "#8b3a86", "#a8842c", "#2f8f83", "#b03a48", "#5b5fc7"];
-
-  function make(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.append(...children);
-    return element;
-  }
-  const unique = (values) => [...new Set(values)];
-  const capital = (text) => text[0].toUpperCase() + text.slice(1);
-  const fixed = (digits, scale = 1, unit = "") => (value) => (value === null ? "\u2013" : (scale * value).toFixed(digits) + unit);
-  const percent = fixed(1, 100);
-
-  // Metrics as stats.metrics has them: heading, format, whether with the interval, title
-  const METRICS = Object.fromEntries(data.metrics.map(([name, head, about, digits, scale, unit, interval]) =>
-    [name, { head, show: fixed(digits, scale, unit), interval, title: capital(about) }]));
-  const shown = (row, name) => METRICS[name].show(row[name][0]);
-  const strict = runs.some((run) => Object.values(run.tasks).some((row) => row.score[0] !== row.score_strict[0]));
-  const columns = () => Object.entries(METRICS).filter(([key]) => key !== "score_strict" || strict); // it may say nothing new
-  const limits = ([, low, high], show) => (low === high ? "" : ` [${show(low)}, ${show(high)}]`); // equal: there are none
-  const withInterval = (row, show) => make("span", {}, show(row[0]), make("span", { class: "interval" }, limits(row, show)));
-  const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_])/).flatMap((part) => [part, make("wbr")]));
-
-  // ---- Tables: columns are {head, title, value(row), cell(row), text}; the first one names its row
-
-  const order = new Map(); // table id to [column, direction]
-  function fill(id, columns, rows, className = () => "") {
-    const table = $(id);
-    const [by, direction] = order.get(id) ?? [null, 1];
-    const shown = by === null ? rows : [...rows].sort((a, b) => direction * compareValues(columns[by].value(a), columns[by].value(b)));
-    const heads = columns.map((column, i) => {
-      const button = make("button", { type: "button", title: column.title ?? `Sort by ${column.head}` }, column.head);
-      const head = make("th", { scope: "col" }, column.value ? button : column.head);
-      if (i === by) head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
-      button.addEventListener("click", () => {
-        order.set(id, [i, i === by ? -direction : rows.length && typeof column.value(rows[0]) === "number" ? -1 : 1]);
-        fill(id, columns, rows, className);
-        table.tHead.rows[0].cells[i].firstChild.focus();
-      });
-      return head;
-    });
-    const body = shown.map((row) => make("tr", { class: className(row) }, ...columns.map((column, i) =>
-      make(i ? "td" : "th", i ? { class: column.text ? "text" : "" } : { scope: "row" }, column.cell(row)))));
-    table.replaceChildren(make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...body));
-  }
-  const compareValues = (a, b) => (typeof a === "number" ? (a ?? -1) - (b ?? -1) : String(a ?? "").localeCompare(String(b ?? ""), "en", { numeric: true }));
 
   // ---- Filters
 
@@ -68,76 +19,19 @@
     });
     if (values.length > 1) $("choices").append(make("fieldset", {}, make("legend", {}, capital(key)), make("div", { class: "chips" }, ...chips)));
   }
-  $("task").addEventListener("change", () => update());
+  $("task").addEventListener("change", () => { update(); showSamples(); });
   $("loss").addEventListener("input", () => update());
   $("filters").addEventListener("submit", (event) => event.preventDefault());
   $("filters").addEventListener("reset", () => {
     for (const set of Object.values(chosen)) set.clear();
-    setTimeout(update); // once the form is reset
+    setTimeout(() => { update(); showSamples(); keep(); }); // once the form is reset
   });
 
+  const fits = (run) => Object.entries(chosen).every(([key, set]) => !set.size || set.has(run[key]));
   function visible() {
     const task = $("task").value;
-    const fits = (run) => Object.entries(chosen).every(([key, set]) => !set.size || set.has(run[key]));
     return runs.filter((run) => fits(run) && run.tasks[task]).map((run) => ({ run, ...run.tasks[task] }));
   }
-
-  // ---- Charts
-
-  function series(rows) {
-    const key = ["decoder", "cache", "model"].find((k) => unique(rows.map((row) => row.run[k])).length > 1) ?? "decoder";
-    const every = unique(runs.map((run) => run[key])), here = unique(rows.map((row) => row.run[key]));
-    const fronted = [...front(rows, "tpf"), ...front(rows, "tokens_per_s")].map((row) => row.run[key]);
-    const names = every.length <= COLOURS.length ? every
-      : here.length <= COLOURS.length ? here : unique(fronted).slice(0, COLOURS.length);
-    return { key, names, others: here.some((name) => !names.includes(name)) };
-  }
-
-  const charts = new Map();
-  async function draw(id, rows, speed, title) {
-    const { key, names, others } = series(rows), onFront = front(rows, speed);
-    const values = rows.filter((row) => row[speed][0] > 0).map((row) => ({
-      run: row.run.name, curve: row.run.curve, cache: row.run.cache, front: onFront.has(row),
-      series: names.includes(row.run[key]) ? row.run[key] : "others",
-      tpf: row.tpf[0], x: row[speed][0], x1: row[speed][1] || row[speed][0], x2: row[speed][2],
-      y: 100 * row.score[0], y1: 100 * row.score[1], y2: 100 * row.score[2],
-      ...Object.fromEntries(Object.entries(METRICS).map(([key, { head, show, interval }]) =>
-        [head, show(row[key][0]) + (interval ? limits(row[key], show) : "")])),
-      "measured on": measuredOn(row.run),
-    }));
-    const shownNames = names.filter((name) => values.some((v) => v.series === name));
-    const caches = unique(runs.map((run) => run.cache));
-    const byShape = key === "decoder" && caches.length > 1 && caches.length <= SHAPES.length;
-    const shape = byShape ? { shape: { field: "cache", type: "nominal", title: "cache", scale: { domain: caches, range: SHAPES } } } : {};
-    const domain = others ? [...shownNames, "others"] : shownNames;
-    const range = shownNames.map((name) => COLOURS[names.indexOf(name)]).concat(others ? [GREY] : []);
-    const x = { field: "x", type: "quantitative", title, scale: { type: "log", base: speed === "tpf" ? 2 : 10, nice: false, padding: 12 }, axis: { format: speed === "tpf" ? "~g" : "~s", tickCount: 6 } };
-    const y = { field: "y", type: "quantitative", title: "score, %", scale: { zero: false, nice: true } };
-    const colour = { field: "series", type: "nominal", title: key, scale: { domain, range } };
-    const tooltip = ["run", ...columns().map(([, { head }]) => head), "measured on"].map((field) => ({ field, type: "nominal" }));
-    const isFront = [{ filter: "datum.front" }];
-    const spec = {
-      $schema: "https://vega.github.io/schema/vega-lite/v6.json",
-      description: `${title} and score of ${values.length} runs; the table of runs has the same numbers`,
-      width: "container", height: 320, background: null, data: { values },
-      encoding: { x, y },
-      layer: [
-        { mark: { type: "line", strokeWidth: 1, opacity: 0.45, tooltip: false }, encoding: { color: colour, detail: { field: "curve" }, order: { field: "tpf" } } },
-        { mark: { type: "rule", opacity: 0.35 }, encoding: { color: colour, x: { ...x, field: "x1" }, x2: { field: "x2" } } },
-        { mark: { type: "rule", opacity: 0.35 }, encoding: { color: colour, y: { ...y, field: "y1" }, y2: { field: "y2" } } },
-        { transform: isFront, mark: { type: "line", interpolate: "step-before", strokeWidth: 1.5, color: INK, tooltip: false }, encoding: { order: { field: "x" } } },
-        { transform: isFront, mark: { type: "point", size: 170, color: INK, strokeWidth: 1.5, aria: false } },
-        { mark: { type: "point", filled: true, size: 70, opacity: 1 }, encoding: { color: colour, tooltip, ...shape } },
-      ],
-      config: {
-        font: "system-ui, sans-serif", axis: { labelColor: INK, titleColor: INK, gridColor: "#e6e9ed", labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 },
-        legend: { orient: "bottom", columns: 4, labelColor: INK, titleColor: INK, labelFontSize: 12, titleFontSize: 12, symbolOpacity: 1 }, view: { stroke: null },
-      },
-    };
-    charts.get(id)?.finalize();
-    charts.set(id, await vegaEmbed($(id), spec, { actions: false, renderer: "svg", ast: true }));
-  }
-  const measuredOn = (run) => `${run.device}, batch size ${run.batch_size}${run.processes > 1 ? `, ${run.processes} processes at once` : ""}`;
 
   // ---- Commands
 
@@ -164,13 +58,26 @@
       make("div", { class: "muted" }, `${shown(row, "nfe")} forwards per sample, ${measuredOn(run)}`), copyButton(run));
   }
 
+  function equalQuality() {
+    const { equal } = data;
+    $("equal").hidden = equal === null;
+    if (equal === null) return;
+    $("use").replaceChildren(...(equal.use === null ? [] : [equal.answer, " ", copyButton(runs[equal.use])]));
+    $("equal-legend").textContent = equal.about;
+    const rows = equal.rows.filter((row) => row.runs.some((i) => fits(runs[i])));
+    fill("equal-table", [
+      { head: "decoder", value: (row) => row.curve, cell: (row) => runName({ name: row.curve, is_ceiling: row.is_ceiling }) },
+      ...equal.heads.map((head, i) => ({ head, range: (row) => row.cells[i][0] ?? [null, null, null], cell: (row) => row.cells[i][1] })),
+    ], rows, (row) => (row.is_ceiling ? "ceiling" : ""));
+  }
+
   function update() {
-    const task = $("task").value, rows = visible();
+    const task = $("task").value, rows = visible(), ranked = methods(rows);
     const where = task === ALL ? "all tasks" : task;
     $("shown").textContent = `${rows.length} of ${runs.length} runs shown, ${where}`;
-    const best = rows.reduce((a, b) => (b.score[0] > a.score[0] || (b.score[0] === a.score[0] && b.tpf[0] > a.tpf[0]) ? b : a), rows[0]);
+    const best = ranked.reduce((a, b) => (b.score[0] > a.score[0] || (b.score[0] === a.score[0] && b.tpf[0] > a.tpf[0]) ? b : a), ranked[0]);
     const bound = Number($("loss").value) || 0;
-    const good = rows.filter((row) => 100 * (best.score[0] - row.score[0]) <= bound + 1e-9);
+    const good = ranked.filter((row) => 100 * (best.score[0] - row.score[0]) <= bound + 1e-9);
     const most = (speed) => good.reduce((a, b) => (b[speed][0] > a[speed][0] ? b : a), good[0]);
     const near = `at most ${bound} point${bound === 1 ? "" : "s"}`;
     const answers = new Map([[best, ["Best score"]]]);
@@ -179,163 +86,138 @@
     }
     $("cards").replaceChildren(...(rows.length ? [...answers].map(([row, titles]) => card(capital(titles.join("; ")), row))
       : [make("p", {}, "No run fits these filters.")]));
+    equalQuality();
 
     $("mixed").textContent = unique(rows.map((row) => measuredOn(row.run))).length > 1
       ? "; these runs were measured on different devices, batch sizes or beside others, so their seconds do not compare" : "";
-    draw("chart-tpf", rows, "tpf", "tokens per forward");
-    draw("chart-seconds", rows, "tokens_per_s", "tokens per second");
+    drawAll(rows);
 
-    const onFront = front(rows, "tpf");
-    const name = { head: "run", value: (row) => row.run.name, cell: (row) => onFront.has(row)
-      ? make("span", {}, make("span", { class: "dot", role: "img", "aria-label": "on the Pareto front" }), row.run.name) : row.run.name };
+    const onFront = front(ranked, "tpf");
+    const name = { head: "run", value: (row) => row.run.name, cell: (row) => (onFront.has(row)
+      ? make("span", {}, make("span", { class: "dot", role: "img", "aria-label": "on the Pareto front" }), runName(row.run)) : runName(row.run)) };
     const memory = runs.some((run) => run.peak_memory);
+    const ceiling = (row) => (row.run.is_ceiling ? "ceiling" : "");
     $("memory-note").hidden = !memory;
     $("runs-title").textContent = `Runs, ${where}`;
     fill("runs-table", [
       name,
-      { head: "command", text: true, cell: (row) => copyButton(row.run, "copy") },
+      { head: "command", text: true, cell: (row) => copyButton(row.run, "copy"), csv: (row) => row.run.command },
       { head: "n", title: "Samples", value: (row) => row.n, cell: (row) => String(row.n) },
       ...columns().map(([key, { head, show, interval, title }]) => (
-        { head, title, value: (row) => row[key][0], cell: (row) => (interval ? withInterval(row[key], show) : show(row[key][0])) })),
+        { head, title, range: (row) => row[key], cell: (row) => (interval ? withInterval(row[key], show) : show(row[key][0])) })),
       ...(memory ? [{ head: "peak MB", title: "Peak memory", value: (row) => row.run.peak_memory?.bytes ?? -1,
         cell: (row) => (row.run.peak_memory ? make("span", { title: row.run.peak_memory.of }, fixed(0, 1e-6)(row.run.peak_memory.bytes)) : "\u2013") }] : []),
       { head: "measured on", text: true, value: (row) => row.run.device,
         cell: (row) => `${row.run.device}${row.run.processes > 1 ? `, ${row.run.processes} processes` : ""}` },
       { head: "batch", title: "Batch size", value: (row) => row.run.batch_size, cell: (row) => String(row.run.batch_size) },
-    ], rows);
+    ], rows, ceiling);
     const tasks = task === ALL ? data.tasks : [task];
     fill("task-table", [name, ...tasks.map((t) => ({
-      head: t.split("/").pop().replaceAll("_", " "), title: t, value: (row) => row.run.tasks[t]?.score[0] ?? -1,
+      head: t.split("/").pop().replaceAll("_", " "), title: t, range: (row) => row.run.tasks[t]?.score ?? [null, null, null],
       cell: (row) => (row.run.tasks[t] ? withInterval(row.run.tasks[t].score, percent) : "\u2013"),
-    }))], rows);
+    }))], rows, ceiling);
 
     const shownRuns = new Set(rows.map((row) => runs.indexOf(row.run)));
+    const { wordings } = data;
+    if (wordings !== null) {
+      fill("wording-table", [
+        { head: "run", value: (row) => runs[row.run].name, cell: (row) => runName(runs[row.run]) },
+        ...wordings.heads.map((head, i) => ({ head, range: (row) => row.numbers[i], cell: (row) => row.cells[i] })),
+      ], wordings.rows.filter((row) => shownRuns.has(row.run)), (row) => (runs[row.run].is_ceiling ? "ceiling" : ""));
+    }
     const sweeps = data.sweeps.filter((sweep) => sweep.runs.some((i) => shownRuns.has(i)));
     $("sweeps").hidden = !data.sweeps.length;
     fill("sweep-table", [
       { head: "decoder", value: (row) => row.curve, cell: (row) => row.curve },
       { head: "runs", value: (row) => row.points, cell: (row) => String(row.points) },
-      ...data.sweep_heads.map(([head, digits], i) => ({ head, value: (row) => row.values[i][0], cell: (row) => withInterval(row.values[i], fixed(digits)) })),
+      ...data.sweep_heads.map(([head, digits], i) => ({ head, range: (row) => row.values[i], cell: (row) => withInterval(row.values[i], fixed(digits)) })),
     ], sweeps);
   }
-
-  // ---- Paired comparison, as `analyze compare` has it
-
-  async function unpack(text) {
-    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
+  function drawAll(rows = visible()) {
+    draw("chart-tpf", rows, "tpf", "tokens per forward");
+    draw("chart-seconds", rows, "tokens_per_s", "tokens per second");
   }
-  const kept = new Map();
-  function once(text, then) { // unpacked when first asked for
-    if (!kept.has(text)) kept.set(text, unpack(text).then(then));
-    return kept.get(text);
-  }
-  const json = (text) => once(text, (bytes) => JSON.parse(new TextDecoder().decode(bytes)));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());
 
-  async function compare(a, b) {
-    const { tasks, student } = sets[a.set];
-    const [A, B] = await Promise.all([a.samples, b.samples].map(json));
-    const names = unique(tasks), mean = (values) => values.reduce((x, y) => x + y, 0) / values.length;
-    return [...names, -1].map((task, place) => {
-      const of = (values) => (task < 0 ? values : values.filter((_, i) => tasks[i] === task));
-      const strata = of(tasks), t = student[place], change = of(A.score).map((score, i) => 100 * (of(B.score)[i] - score));
-      const columns = [B.nfe, A.nfe, A.tokens, B.tokens].map(of), means = columns.map(mean);
-      const slow = ({ nfe, columns: wide }) => { // where all took equally many there are no slower ones
-        const most = Math.max(...of(nfe));
-        return Math.min(...of(nfe)) < most ? Math.max(most, ...of(wide)) : most;
-      };
-      const slower = [[slow(B), ...means.slice(1)], [means[0], slow(A), ...means.slice(2)]]; // a slow sample of B, of A
-      const fewer = slower[Number(means[0] >= means[1])], faster = slower[Number(means[3] * means[1] <= means[2] * means[0])];
-      const most = Math.max(100, ...change.map(Math.abs));
-      return {
-        task: task < 0 ? ALL : data.tasks[task], n: strata.length,
-        a: 100 * mean(of(A.score)), b: 100 * mean(of(B.score)),
-        difference: bounded(change, -most, most, strata, t), p: signFlipP(change),
-        better: change.filter((c) => c > 0).length, worse: change.filter((c) => c < 0).length,
-        nfe: product(columns.slice(0, 2), [1, -1], strata, fewer.slice(0, 2), t),
-        tpf: product(columns, [-1, 1, -1, 1], strata, faster, t),
-      };
-    });
-  }
+  // ---- What a reader chose, in the URL behind #, so that it can be shared
 
-  const signed = (digits) => (value) => (Number.isFinite(value) ? (value >= 0 ? "+" : "") + value.toFixed(digits) : "\u2013");
-  const shortP = (p) => (p < 1e-4 ? p.toExponential(1) : p.toPrecision(2));
-  const number = (key, head, show, title) => ({ head, title, value: (row) => row[key], cell: (row) => show(row[key]) });
-  const range = (key, head, show, title) => ({ head, title, value: (row) => row[key][0], cell: (row) => withInterval(row[key], show) });
-  let asked = 0; // only the last choice is shown
-  async function showPair() {
-    const turn = ++asked;
-    const a = runs[$("run-a").value], b = runs[$("run-b").value];
-    $("compare-table").replaceChildren();
-    $("differing").hidden = true;
-    if (a.set === undefined || a.set === null || a.set !== b.set) {
-      $("verdict").textContent = "These runs decoded other samples, or are not finished, so they cannot be paired.";
-      return;
+  const DEFAULTS = { task: ALL, loss: $("loss").value };
+  let player = null, section = "";
+  const place = (name) => runs.findIndex((run) => run.name === name);
+  function keep() {
+    const state = { task: $("task").value, loss: $("loss").value, a: runs[$("run-a").value].name, b: runs[$("run-b").value].name,
+      run: runs[$("sample-run").value]?.name ?? "", sample: sample.get(), wrong: $("wrong-only").checked ? "1" : "",
+      ...player?.state(), at: section };
+    for (const [key, set] of Object.entries(chosen)) state[key] = [...set].map(encodeURIComponent).join(" ");
+    const kept = Object.entries(state).filter(([key, value]) => value && value !== DEFAULTS[key]);
+    history.replaceState(null, "", kept.length ? `#${new URLSearchParams(kept)}` : location.pathname + location.search);
+  }
+  function choose(asked) {
+    if (data.tasks.includes(asked.get("task"))) $("task").value = asked.get("task");
+    if (asked.has("loss")) $("loss").value = asked.get("loss");
+    for (const [key, set] of Object.entries(chosen)) {
+      const wanted = (asked.get(key) ?? "").split(" ").filter(Boolean).map(decodeURIComponent);
+      for (const box of document.querySelectorAll(`input[name=${key}]`)) {
+        box.checked = wanted.includes(box.value);
+        set[box.checked ? "add" : "delete"](box.value);
+      }
     }
-    const rows = await compare(a, b), all = rows.at(-1);
-    if (turn !== asked) return;
-    const points = signed(1);
-    $("verdict").textContent = `B \u2212 A: ${points(all.difference[0])} points${limits(all.difference, points)} over ${all.n} samples, `
-      + `p = ${shortP(all.p)}; B takes ${all.nfe[0].toFixed(3)} times the forwards of A.`;
-    fill("compare-table", [
-      { head: "task", value: (row) => row.task, cell: (row) => breakable(row.task) },
-      number("n", "n", String, "Samples"), number("a", "A %", fixed(1)), number("b", "B %", fixed(1)),
-      range("difference", "B \u2212 A", signed(1), "Points, 95 % interval"),
-      number("p", "p", shortP, "Paired permutation test"),
-      number("better", "better", String, "Samples on which B scores more"), number("worse", "worse", String, "Samples on which B scores less"),
-      range("nfe", "NFE B/A", fixed(3)), range("tpf", "TPF B/A", fixed(3)),
-    ], rows, (row) => (row.task === ALL ? "total" : ""));
-    if (sets[a.set].questions) await showDiffering(a, b, () => turn === asked);
+    for (const [key, id] of [["a", "run-a"], ["b", "run-b"], ["run", "sample-run"]]) {
+      const i = place(asked.get(key));
+      if (i >= 0 && $(id).querySelector(`option[value="${i}"]`)) $(id).value = i;
+    }
+    $("wrong-only").checked = asked.get("wrong") === "1";
+    if (asked.has("sample")) sample.set(asked.get("sample"));
+    section = asked.get("at") ?? "";
   }
-
-  async function showDiffering(a, b, isWanted) {
-    const packed = [a.samples, b.samples, sets[a.set].questions, a.texts, b.texts];
-    const [A, B, questions, textA, textB] = await Promise.all(packed.map(json));
-    if (!isWanted()) return;
-    const differing = questions.map((q, i) => i).filter((i) => A.score[i] !== B.score[i]);
-    const first = [...differing.filter((i) => B.score[i] < A.score[i]), ...differing.filter((i) => B.score[i] > A.score[i])].slice(0, 50);
-    $("differing").hidden = !first.length;
-    $("differing").firstChild.textContent = `Samples whose score differs (${first.length} of ${differing.length}, B's losses first)`;
-    $("differing-list").replaceChildren(...first.map((i) => {
-      const [id, prompt, target] = questions[i];
-      const pairs = { prompt, target, [`A, ${percent(A.score[i])} %`]: textA[i], [`B, ${percent(B.score[i])} %`]: textB[i] };
-      return make("div", { class: "sample" }, make("strong", {}, id),
-        make("dl", {}, ...Object.entries(pairs).flatMap(([term, text]) => [make("dt", {}, term), make("dd", {}, text)])));
-    }));
+  for (const link of document.querySelectorAll("nav a")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      section = link.hash.slice(1);
+      $(section).scrollIntoView();
+      keep();
+    });
   }
 
   // ---- The page as it opens
 
   const models = unique(runs.map((run) => run.model));
-  $("title").textContent = `${models.join(" and ")}: ${runs.length} run${runs.length > 1 ? "s" : ""}`;
+  const named = models.length <= 2 ? models.join(" and ") : models.length === 3 ? `${models[0]}, ${models[1]} and ${models[2]}` : `${models.length} models`;
+  $("title").textContent = `${named}: ${runs.length} run${runs.length > 1 ? "s" : ""}`;
   document.title = $("title").textContent;
   $("about").textContent = `Suite ${unique(runs.map((run) => run.suite)).join(", ")}; ${data.tasks.length} tasks, `
     + `${unique(runs.map((run) => run.tasks[ALL].n)).join(" or ")} samples per run; measured on ${unique(runs.map(measuredOn)).join("; ")}.`
     + (sets.length > 1 ? " The runs decoded different samples; only those over the same ones can be compared in pairs." : "");
-  $("compare-legend").textContent = data.legend.compare;
   $("sweeps-legend").textContent = data.legend.sweeps;
-  for (const id of ["run-a", "run-b"]) {
-    runs.forEach((run, i) => $(id).append(make("option", { value: i }, run.name)));
-    $(id).addEventListener("change", showPair);
+  if (data.wordings !== null) {
+    $("wordings").hidden = $("wordings-link").hidden = false;
+    $("wording-verdicts").replaceChildren(...data.wordings.verdicts.map((told) => make("li", {}, told)));
+    $("wording-legend").textContent = data.wordings.legend;
   }
-  $("swap").addEventListener("click", () => {
-    [$("run-a").value, $("run-b").value] = [$("run-b").value, $("run-a").value];
-    showPair();
-  });
-  const ranked = [...runs.keys()].sort((i, j) =>
-    runs[j].tasks[ALL].score[0] - runs[i].tasks[ALL].score[0] || runs[j].tasks[ALL].tpf[0] - runs[i].tasks[ALL].tpf[0]);
+  const better = (i, j) => runs[j].tasks[ALL].score[0] - runs[i].tasks[ALL].score[0] || runs[j].tasks[ALL].tpf[0] - runs[i].tasks[ALL].tpf[0];
+  const ranked = [...runs.keys()].sort((i, j) => Number(runs[i].is_ceiling) - Number(runs[j].is_ceiling) || better(i, j));
   const rivals = ranked.slice(1).filter((i) => runs[i].set === runs[ranked[0]].set);
-  const near = rivals.filter((i) => runs[ranked[0]].tasks[ALL].score[0] - runs[i].tasks[ALL].score[0] <= 0.01);
+  const near = rivals.filter((i) => !runs[i].is_ceiling && runs[ranked[0]].tasks[ALL].score[0] - runs[i].tasks[ALL].score[0] <= 0.01);
   const fastest = (list) => list.reduce((i, j) => (runs[j].tasks[ALL].tpf[0] > runs[i].tasks[ALL].tpf[0] ? j : i), list[0]);
   $("run-a").value = ranked[0];
   $("run-b").value = fastest(near) ?? rivals[0] ?? ranked[0];
-  update();
   $("compare").hidden = runs.length < 2;
-  if (runs.length > 1) showPair();
   const traces = read("trace-data");
-  if (traces !== null && window.mountTraces) {
+  if (traces?.some((sample) => sample.runs.length)) {
     $("traces").hidden = $("traces-link").hidden = false;
-    window.mountTraces($("traces"), traces);
+    player = window.mountTraces($("traces"), traces);
   }
+  $("samples-link").hidden = $("samples").hidden;
+  const asked = () => new URLSearchParams(location.hash.slice(1));
+  function open() {
+    choose(asked());
+    player?.show(asked());
+    update();
+    if (runs.length > 1) showPair();
+    showSamples();
+    if (section && $(section)) requestAnimationFrame(() => $(section).scrollIntoView());
+  }
+  open();
+  addEventListener("hashchange", open);
+  for (const type of ["change", "input"]) document.querySelector("main").addEventListener(type, () => setTimeout(keep));
 })();

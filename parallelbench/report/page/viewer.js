@@ -1,5 +1,6 @@
 // Shows saved decodes: the canvas after each forward, one run or two beside each other on the same prompt.
-// mountTraces(element, data): data is what parallelbench/report/page/viewer.py makes. Text enters as text only.
+// mountTraces(element, data): data is what parallelbench/report/page/viewer.py makes. Text enters as text only. It opens on
+// the sample on which two runs differ most, and returns what is chosen (`state`) and how to choose it (`show`).
 (() => {
   "use strict";
   const { replay } = window.algorithms;
@@ -117,6 +118,14 @@
     return list;
   }
 
+  // The runs of a sample that differ most, the better and slower one first, and by how much: in score, then in forwards.
+  function contrast({ runs }) {
+    const extreme = (sign) => [...runs.keys()].reduce((i, j) =>
+      (sign * (runs[j].score - runs[i].score || runs[j].nfe - runs[i].nfe) > 0 ? j : i), 0);
+    const [slow, fast] = [extreme(1), extreme(-1)];
+    return { pair: [slow, slow === fast ? "" : fast], gap: 100 * (runs[slow].score - runs[fast].score) + Math.log(runs[slow].nfe / runs[fast].nfe) };
+  }
+
   window.mountTraces = (element, data) => {
     let panels = [], forwards = 0, at = 0, timer = null;
     const uid = `tv${document.querySelectorAll(".tv").length}`;
@@ -182,16 +191,16 @@
       stage.replaceChildren(...panels.map((one) => one.root));
       forwards = Math.max(...panels.map((one) => one.forwards));
       slider.max = forwards;
-      goTo(forwards);
+      goTo(0);
     }
-    function choose() {
-      const sample = data[sampleField.value], before = fields.map((field) => field.selectedOptions[0]?.textContent);
+    function choose(before = fields.map((field) => field.selectedOptions[0]?.textContent)) {
+      const sample = data[sampleField.value], { pair } = contrast(sample);
       fields.forEach((field, place) => {
         field.replaceChildren();
         if (place) option(field, "", "no other run");
         sample.runs.forEach((run, i) => option(field, i, run.name));
         const kept = sample.runs.findIndex((run) => run.name === before[place]);
-        field.value = kept >= 0 ? kept : place === 0 ? 0 : before[1] === undefined && sample.runs.length > 1 ? 1 : "";
+        field.value = kept >= 0 ? kept : before[place] === undefined ? pair[place] : place ? "" : 0;
       });
       question.replaceChildren(make("dt", "", "Prompt"), make("dd", "", sample.prompt), make("dt", "", "A right answer"),
         make("dd", "", sample.target));
@@ -207,8 +216,7 @@
       }
       option(group, i, sample.id + (sample.runs.length ? "" : " (not in this page, too large)"), !sample.runs.length);
     });
-    sampleField.value = data.findIndex((sample) => sample.runs.length);
-    sampleField.addEventListener("change", choose);
+    sampleField.addEventListener("change", () => choose());
     for (const field of fields) field.addEventListener("change", open);
     slider.addEventListener("input", () => { play(false); goTo(Number(slider.value)); });
     root.addEventListener("keydown", (event) => {
@@ -218,6 +226,17 @@
       play(false);
       goTo(target);
     });
-    choose();
+    return {
+      state() {
+        const [left, right] = fields.map((field) => field.selectedOptions[0].textContent);
+        return { trace: data[sampleField.value].id, left, right };
+      },
+      show(asked) {
+        const known = data.map((sample) => sample.runs.length > 0), gaps = data.map((sample, i) => (known[i] ? contrast(sample).gap : -1));
+        const wanted = data.findIndex((sample, i) => known[i] && sample.id === asked.get("trace"));
+        sampleField.value = wanted >= 0 ? wanted : gaps.indexOf(Math.max(...gaps));
+        choose(wanted >= 0 ? [asked.get("left") ?? undefined, asked.get("right") ?? undefined] : []);
+      },
+    };
   };
 })();

@@ -1,0 +1,29 @@
+"""Which question a record asks, whatever its wording: `TASK@2` is a task in its wording number 2, and its sample i asks
+what sample i of `TASK` asks."""
+
+from collections.abc import Sequence
+
+from parallelbench.records.record import Record
+
+
+def family(task: str) -> str:
+    """`waiting_line/copy` of itself and of `waiting_line/copy@2`."""
+    name, _, number = task.rpartition("@")
+    return name if number.isdecimal() else task
+
+
+def wording(task: str) -> int:
+    """0 of `waiting_line/copy`, 2 of `waiting_line/copy@2`."""
+    return int(task.removeprefix(family(task)).removeprefix("@") or 0)
+
+
+def question(record: Record) -> tuple[str, str]:
+    return family(record.task), record.id.removeprefix(record.task)
+
+
+def by_question(records: Sequence[Record]) -> list[list[Record]]:
+    """Records that ask the same stand together."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault(question(record), []).append(record)
+    return list(groups.values())

@@ -1,0 +1,1 @@
+"""How figures and pages look: one style, and where labels stand."""

@@ -1,0 +1,90 @@
+"use strict";
+// Two runs sample by sample, as `analyze compare` has it.
+(() => {
+  const { bounded, product, signFlipP } = window.algorithms;
+  const { $, data, ALL, make, unique, fixed, percent, limits, withInterval, breakable, json, fill } = window.report;
+  const { runs, sets } = data;
+
+  async function compare(a, b) {
+    const { tasks, student } = sets[a.set];
+    const [A, B] = await Promise.all([a.samples, b.samples].map(json));
+    const names = unique(tasks), mean = (values) => values.reduce((x, y) => x + y, 0) / values.length;
+    return [...names, -1].map((task, place) => {
+      const of = (values) => (task < 0 ? values : values.filter((_, i) => tasks[i] === task));
+      const strata = of(tasks), t = student[place], change = of(A.score).map((score, i) => 100 * (of(B.score)[i] - score));
+      const columns = [B.nfe, A.nfe, A.tokens, B.tokens].map(of), means = columns.map(mean);
+      const slow = ({ nfe, columns: wide }) => { // where all took equally many there are no slower ones
+        const most = Math.max(...of(nfe));
+        return Math.min(...of(nfe)) < most ? Math.max(most, ...of(wide)) : most;
+      };
+      const slower = [[slow(B), ...means.slice(1)], [means[0], slow(A), ...means.slice(2)]]; // a slow sample of B, of A
+      const fewer = slower[Number(means[0] >= means[1])], faster = slower[Number(means[3] * means[1] <= means[2] * means[0])];
+      const most = Math.max(100, ...change.map(Math.abs));
+      return {
+        task: task < 0 ? ALL : data.tasks[task], n: strata.length,
+        a: 100 * mean(of(A.score)), b: 100 * mean(of(B.score)),
+        difference: bounded(change, -most, most, strata, t), p: signFlipP(change),
+        better: change.filter((c) => c > 0).length, worse: change.filter((c) => c < 0).length,
+        nfe: product(columns.slice(0, 2), [1, -1], strata, fewer.slice(0, 2), t),
+        tpf: product(columns, [-1, 1, -1, 1], strata, faster, t),
+      };
+    });
+  }
+
+  const signed = (digits) => (value) => (Number.isFinite(value) ? (value >= 0 ? "+" : "") + value.toFixed(digits) : "\u2013");
+  const shortP = (p) => (p < 1e-4 ? p.toExponential(1) : p.toPrecision(2));
+  const number = (key, head, show, title) => ({ head, title, value: (row) => row[key], cell: (row) => show(row[key]) });
+  const range = (key, head, show, title) => ({ head, title, range: (row) => row[key], cell: (row) => withInterval(row[key], show) });
+  let asked = 0; // only the last choice is shown
+  async function showPair() {
+    const turn = ++asked;
+    const a = runs[$("run-a").value], b = runs[$("run-b").value];
+    $("compare-table").replaceChildren();
+    $("differing").hidden = true;
+    if (a.set === undefined || a.set === null || a.set !== b.set) {
+      $("verdict").textContent = "These runs decoded other samples, or are not finished, so they cannot be paired.";
+      return;
+    }
+    const rows = await compare(a, b), all = rows.at(-1);
+    if (turn !== asked) return;
+    const points = signed(1);
+    $("verdict").textContent = `B \u2212 A: ${points(all.difference[0])} points${limits(all.difference, points)} over ${all.n} samples, `
+      + `p = ${shortP(all.p)}; B takes ${all.nfe[0].toFixed(3)} times the forwards of A.`;
+    fill("compare-table", [
+      { head: "task", value: (row) => row.task, cell: (row) => breakable(row.task) },
+      number("n", "n", String, "Samples"), number("a", "A %", fixed(1)), number("b", "B %", fixed(1)),
+      range("difference", "B \u2212 A", signed(1), "Points, 95 % interval"),
+      number("p", "p", shortP, "Paired permutation test"),
+      number("better", "better", String, "Samples on which B scores more"), number("worse", "worse", String, "Samples on which B scores less"),
+      range("nfe", "NFE B/A", fixed(3)), range("tpf", "TPF B/A", fixed(3)),
+    ], rows, (row) => (row.task === ALL ? "total" : ""));
+    if (sets[a.set].questions) await showDiffering(a, b, () => turn === asked);
+  }
+
+  async function showDiffering(a, b, isWanted) {
+    const packed = [a.samples, b.samples, sets[a.set].questions, a.texts, b.texts];
+    const [A, B, questions, textA, textB] = await Promise.all(packed.map(json));
+    if (!isWanted()) return;
+    const differing = questions.map((q, i) => i).filter((i) => A.score[i] !== B.score[i]);
+    const first = [...differing.filter((i) => B.score[i] < A.score[i]), ...differing.filter((i) => B.score[i] > A.score[i])].slice(0, 50);
+    $("differing").hidden = !first.length;
+    $("differing").firstChild.textContent = `Samples whose score differs (${first.length} of ${differing.length}, B's losses first)`;
+    $("differing-list").replaceChildren(...first.map((i) => {
+      const [id, prompt, target] = questions[i];
+      const pairs = { prompt, target, [`A, ${percent(A.score[i])} %`]: textA[i], [`B, ${percent(B.score[i])} %`]: textB[i] };
+      return make("div", { class: "sample" }, make("strong", {}, id),
+        make("dl", {}, ...Object.entries(pairs).flatMap(([term, text]) => [make("dt", {}, term), make("dd", {}, text)])));
+    }));
+  }
+
+  $("compare-legend").textContent = data.legend.compare;
+  for (const id of ["run-a", "run-b"]) {
+    runs.forEach((run, i) => $(id).append(make("option", { value: i }, run.name)));
+    $(id).addEventListener("change", showPair);
+  }
+  $("swap").addEventListener("click", () => {
+    [$("run-a").value, $("run-b").value] = [$("run-b").value, $("run-a").value];
+    $("run-a").dispatchEvent(new Event("change", { bubbles: true }));
+  });
+  Object.assign(window.report, { showPair });
+})();

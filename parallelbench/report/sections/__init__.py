@@ -1,0 +1,1 @@
+"""Parts of a report that its Markdown and its page share."""

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Every published page again, and the start page that tells their story: results/published/index.html.
+#   bash scripts/published/all.sh [NAME ...]
+# NAME: scripts of this folder without .sh, in the order of the story if none is named; theory is made without one.
+# Hours on one CPU core; interrupted, it goes on where it stopped.
+set -euo pipefail
+here=$(dirname "$0")
+story="evaluate_tiny first_look sweep_decoders sweep_caches learned compare_ar verified english recurrent_curve theory"
+for name in ${*:-$story}; do
+  if [ "$name" = theory ]; then
+    python -m parallelbench analyze theory out_dir=results/published/theory
+  elif [ $# -gt 0 ] || [ -f "$here/$name.sh" ]; then # without names, those that are there
+    bash "$here/$name.sh"
+  fi
+done
+python "$here/start_page.py"

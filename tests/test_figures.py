@@ -1,0 +1,61 @@
+"""What figures for print need: labels apart from each other, ticks below every column, one look per decoder."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallelbench.report import plots
+from parallelbench.report.drawing.labels import place
+from parallelbench.report.drawing.style import KNOWN, curve_looks, look
+from parallelbench.stats.intervals import Value
+
+
+def test_labels_cover_neither_points_nor_each_other() -> None:
+    rng = np.random.default_rng(0)
+    points = [(float(x), float(y)) for x, y in rng.uniform(100, 300, (25, 2))]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in points]
+    boxes = place(points, [(30, 10)] * 25, taken, (0, 0, 400, 400))
+    placed = [box for box in boxes if box is not None]
+    assert len(placed) == 25
+    for a, b in [*combinations(placed, 2), *((a, b) for a in placed for b in taken)]:
+        assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+    assert place([(50, 50)], [(30, 10)], [(0, 0, 100, 100)], (0, 0, 100, 100)) == [None]  # no room
+    (left, bottom, right, top), *_ = [box for box in place([(99, 50)], [(30, 10)], [], (0, 0, 100, 100)) if box]
+    assert 0 <= left < right <= 100 and 0 <= bottom < top <= 100
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_known_names_look_unlike(kind: str) -> None:
+    looks = [(seen.colour, seen.shape) for seen in (look(kind, name) for name in KNOWN[kind])]
+    assert len(set(looks)) == len(looks) == len(set(KNOWN[kind]))
+    assert look(kind, "of one's own") == look(kind, "of one's own")
+
+
+def test_a_decoder_looks_alike_whatever_is_beside_it() -> None:
+    few, many = curve_looks(["eb", "threshold"]), curve_looks(["fixed", "eb", "eb cache=dual", "threshold", "wino"])
+    assert all(few[name] == many[name] for name in few)
+    assert len(set(many.values())) == 5 and many["eb"][0] == many["eb cache=dual"][0]
+    assert len({color for color, *_ in curve_looks(["eb model=a", "eb model=b"]).values()}) == 2
+
+
+def test_every_column_of_a_grid_has_ticks() -> None:
+    point = (Value(1.0, 0.9, 1.1, 9), Value(0.5, 0.4, 0.6, 9))
+    panels = {f"task{i}": {"eb": [("0.1", *point)]} for i in range(6)}  # four columns, the last two half empty
+    figure = plots.quality_per_task(panels, "six tasks")
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    lowest = {round(axes.get_position().x0, 2): axes for axes in shown}  # panels go from top to bottom
+    assert len(shown) == 6 and len(lowest) == 4
+    for axes in lowest.values():
+        assert axes.get_xlabel() == "tokens per forward" and axes.xaxis.get_tick_params()["labelbottom"]
+    plots.plt.close(figure)
+
+
+def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
+    def saved(name: str) -> dict[str, bytes]:
+        figure = plots.commit_order({"copy": np.array([[0, 1]])}, "order")
+        return {path.suffix: path.read_bytes() for path in plots.save(figure, tmp_path / name)}
+
+    first = saved("first")
+    assert saved("again") == first and list(first) == [".svg", ".png", ".pdf"]
