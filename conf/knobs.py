@@ -104,6 +104,9 @@ def _fault(value: Any, kind: Any) -> _Fault | None:
     if origin in (Sequence, list, tuple):
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             return _Fault(value, kind)
+        if get_origin(inner[0]) is Annotated and set(map(type, value)) == {int}:  # limits are intervals: try the ends
+            if _fault(min(value), inner[0]) is None and _fault(max(value), inner[0]) is None:
+                return None
         return _first((f"[{i}]", _fault(one, inner[0])) for i, one in enumerate(value))
     if origin is Mapping:
         if not isinstance(value, Mapping):

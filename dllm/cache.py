@@ -55,6 +55,8 @@ class Plan:
         return cls(to_tensor(rows), to_tensor(pack(query)), to_tensor(query.sum(1)), all_rows, wanted, **options)
 
     def to(self, device: torch.device) -> "Plan":
+        if device == self.rows.device:
+            return self
         move = partial(Tensor.to, device=device, non_blocking=True)
         rows, query, number = (move(tensor) for tensor in (self.rows, self.query, self.num_queried))
         want = None if self.want is None else move(self.want)
@@ -343,5 +345,5 @@ def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
     """The columns of `where`, ascending. A shorter row repeats its last: 0110, 1011 give [1, 2, 2], [0, 2, 3]. Every
     row has one."""
     count = where.sum(1)
-    place = np.minimum(np.arange(count.max()), count[:, None] - 1)
-    return np.take_along_axis((~where).argsort(1, kind="stable"), place, 1)
+    begin = count.cumsum() - count
+    return np.nonzero(where)[1][begin[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)]

@@ -274,7 +274,7 @@ class DiffusionLM(nn.Module):
         head = self.backbone.get_output_embeddings()
         assert head is not None
         logits = head(hidden).to(hidden.device)
-        logits[..., self.spec.mask_id] = float("-inf")
+        logits.select(-1, self.spec.mask_id).fill_(float("-inf"))
         return logits
 
     def _forward(
