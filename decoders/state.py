@@ -160,9 +160,10 @@ class DecodeState(Windows):
         numbers = (self.start, self.visible_end, self.done, self.prompt_len, self.step, self.first, self.previous)
         packed = torch.cat([torch.stack(numbers, 1), self.pending, self.fresh], 1).cpu().numpy()
         start, end, done, prompt_len, step, first, previous = packed[:, : len(numbers)].T
-        masked, fresh = np.split(packed[:, len(numbers) :] > 0, 2, axis=1)
+        flags = packed[:, len(numbers) :] > 0
+        masked, fresh = flags[:, : self.canvas.shape[1]], flags[:, self.canvas.shape[1] :]
         stands = packed[:, :3] if self.sight is None else None
-        if stands is not None and self._stood is not None and np.array_equal(stands, self._stood):
+        if stands is not None and self._stood is not None and (stands == self._stood).all():
             self._kept = self._before | self._kept
         self._before, self._stood = {}, stands
         return Progress(prompt_len, start, end, step, first > 0, previous, done > 0, masked, fresh, self.window)
