@@ -9,6 +9,7 @@ are those of the most frequent kind of step, in which no row enters a window or 
 
 import collections
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -77,6 +78,12 @@ def count(batch_size: int, cache: str, decoder: str) -> collections.Counter[Plac
     return next(step for step in steps if step.total() == frequent)
 
 
+def split(found: Mapping[Place, int]) -> tuple[int, int]:
+    """Those of the loop, and those by which the model prepares its forward."""
+    model = sum(number for (file, _, _), number in found.items() if file in ("dllm/model.py", "dllm/layers.py"))
+    return sum(found.values()) - model, model
+
+
 def _configured(group: str, name: str) -> object:
     config = OmegaConf.create({group: OmegaConf.load(ROOT / "conf" / group / f"{name}.yaml")})
     return instantiate(config[group], _convert_="all")
@@ -89,8 +96,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"options are {', '.join(f'{key}={value}' for key, value in defaults.items())}; or by=line")
     torch.set_num_threads(1)
     found = count(int(options["batch_size"]), options["cache"], options["decoder"])
-    model = sum(number for (file, _, _), number in found.items() if file.startswith("dllm/model.py"))
-    print(f"{found.total()} operations a step: {found.total() - model} loop, {model} model")
+    print("{} operations a step in the loop, {} in the model".format(*split(found)))
     by = collections.Counter[str]()
     for (file, function, line), number in found.items():
         by[f"{file}{f':{line}' if options['by'] == 'line' else ''} {function}"] += number
