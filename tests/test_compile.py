@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import BLOCK, PAD, make_model
+from jaxtyping import config
 from torch._dynamo.utils import counters
 
 import dllm
@@ -59,6 +60,7 @@ def test_cuda_graphs_are_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_warm_model_compiles_nothing_more(backend: str) -> None:
     """The first decodes meet every way in which the loop calls a model: with and without K/V, all rows or some, one
     row or several, the whole canvas or a part. Later ones have other prompts, lengths, numbers of rows and slots."""
+    config.update("jaxtyping_disable", True)  # checks of types would be compiled too
     model, eager = make_model("full"), make_model("full")
     compile_(model, graphs=False)
     model.backbone.get_decoder().compile(dynamic=True, backend=backend)
@@ -69,9 +71,8 @@ def test_a_warm_model_compiles_nothing_more(backend: str) -> None:
         for lengths, slots in (((5, 11, 3), 3), ((4,), 1), ((6, 9, 13, 4, 17), 4)):
             assert decoded(model, lengths, slots, cache) == decoded(eager, lengths, slots, cache)
     graphs = counters["stats"]["unique_graphs"]
-    assert 0 < graphs <= 10
-    with torch.compiler.set_stance("fail_on_recompile"):
-        for cache in (*caches, WindowCache(0, None), WindowCache(2, 2, refresh_every=2)):
-            for lengths, slots in (((7, 8), 1), ((30, 3, 21, 2), 3), ((12, 2, 5, 8, 8, 1, 20), 5), ((2, 2), 2)):
-                assert decoded(model, lengths, slots, cache) == decoded(eager, lengths, slots, cache)
+    assert 0 < graphs <= 10  # far from the limit, behind which torch runs uncompiled and counts nothing
+    for cache in (*caches, WindowCache(0, None), WindowCache(2, 2, refresh_every=2)):
+        for lengths, slots in (((7, 8), 1), ((30, 3, 21, 2), 3), ((12, 2, 5, 8, 8, 1, 20), 5), ((2, 2), 2)):
+            assert decoded(model, lengths, slots, cache) == decoded(eager, lengths, slots, cache)
     assert counters["stats"]["unique_graphs"] == graphs
