@@ -11,8 +11,7 @@ from torch import Tensor
 from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
 from decoders.types import NEVER as NEVER
-from decoders.types import Update, View
-from decoders.windows import Windows
+from decoders.types import Update, View, Windows
 from dllm.cache import Plan, Progress
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
