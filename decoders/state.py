@@ -1,6 +1,6 @@
 """The state of one decode call: the canvas, and where each row stands. No other file slices or moves windows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,14 +11,16 @@ from torch import Tensor
 from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
 from decoders.types import NEVER as NEVER
-from decoders.types import Update, View, Windows
+from decoders.types import Update, View
+from decoders.types import check_lengths as check_lengths
+from decoders.types import responses as responses
 from dllm.cache import Plan, Progress
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
 
 
 @dataclass
-class DecodeState(Windows):
+class DecodeState:
     """B rows over a canvas of T columns, padded on the right. A row's window is `window` columns from `start`.
 
     Windows of a block-causal model lie on the model's grid, so the first may begin inside the prompt.
@@ -48,7 +50,7 @@ class DecodeState(Windows):
     sight: the first column that the next forward does not see. None: it sees all.
     accepted: window positions that the rule's filter accepted. None: it has no filter.
 
-    `columns`, `pending` and the like are kept (`Windows`) until a method that ends in `_` changes what they are made
+    `columns`, `pending` and the like are kept until a method that ends in `_` changes what they are made
     of. Whether a row moved, was cut or ended is not known before `progress` has seen it.
     """
 
@@ -173,6 +175,69 @@ class DecodeState(Windows):
         return self.end if self.sight is None else torch.minimum(self.end, self.sight)
 
     @property
+    def columns(self) -> Int[Tensor, "B W"]:
+        """Canvas columns of each row's window; those of a row that is done stay inside the canvas."""
+
+        def columns() -> Tensor:
+            offsets = torch.arange(self.window, device=self.canvas.device)
+            return self.start.clamp(max=self.canvas.shape[1] - self.window)[:, None] + offsets
+
+        return self._keep("columns", columns)
+
+    @property
+    def tokens(self) -> Int[Tensor, "B W"]:
+        """The ids in the windows."""
+        return self._keep("tokens", lambda: self.canvas.gather(1, self.columns))
+
+    @property
+    def blank(self) -> Bool[Tensor, "B W"]:
+        """Positions of the windows that hold MASK."""
+        return self._keep("blank", lambda: self.tokens == self.spec.mask_id)
+
+    @property
+    def live(self) -> Bool[Tensor, "B T"]:
+        """Columns that may be written."""
+
+        if self._numbers is None:
+            self._numbers = torch.arange(self.canvas.shape[1], device=self.canvas.device)
+        return self._keep("live", lambda: self.free & (self._numbers < self.end[:, None]))
+
+    @property
+    def open(self) -> Bool[Tensor, "B W"]:
+        """Positions of the windows that may be written, in rows that are not done."""
+        return self._keep("open", lambda: self.live.gather(1, self.columns) & ~self.done[:, None])
+
+    @property
+    def inside(self) -> Bool[Tensor, "B W"]:
+        """Positions of the windows that are response before the live end, in rows that are not done."""
+
+        def inside() -> Tensor:
+            within = (self.columns >= self.prompt_len[:, None]) & (self.columns < self.end[:, None])
+            return within & ~self.done[:, None]
+
+        return self._keep("inside", inside)
+
+    @property
+    def may_end(self) -> Bool[Tensor, "B W"]:
+        """Positions of `inside` at which an EOS ends the row: those behind its fixed columns."""
+        return self._keep("may_end", lambda: self.inside & (self.columns >= self.tail[:, None]))
+
+    @property
+    def pending(self) -> Bool[Tensor, "B T"]:
+        """Columns that are still to be filled."""
+        return self._keep("pending", lambda: self.live & (self.canvas == self.spec.mask_id))
+
+    def _keep(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    def _set_aside_(self, *but: str) -> None:
+        """To be called when rows may have moved, been cut or ended. What was kept is right again if none was."""
+        stays = {name: self._kept[name] for name in but if name in self._kept}
+        self._before, self._kept = self._before or self._kept, stays
+
+    @property
     def finished(self) -> Bool[Tensor, " B"]:
         """Rows that have been filled up to their live end."""
         return ~self.pending.any(1)
@@ -270,53 +335,3 @@ class DecodeState(Windows):
         waits, first = self.pending.max(1)
         skipped = (first - self.start) // self.window * self.window
         return torch.where(waits, self.start + skipped, torch.maximum(self.start, self.end))
-
-
-def responses(
-    spec: ModelSpec,
-    num_prompts: int,
-    gen_len: int | Sequence[int] | None,
-    templates: Sequence[Sequence[int]] | None,
-    block_len: int,
-) -> list[list[int]]:
-    """What is to be decoded after each prompt: its template, or `gen_len` MASKs (one number, or one per prompt).
-
-    Raises ValueError for lengths and templates that cannot be decoded.
-    """
-    if (gen_len is None) == (templates is None):
-        raise ValueError("give either gen_len or templates, not both")
-    if templates is None:
-        if isinstance(gen_len, int):
-            check_lengths(spec, gen_len, block_len)
-        lengths = [gen_len] * num_prompts if isinstance(gen_len, int) else list(gen_len or ())
-        templates = [[spec.mask_id] * length for length in lengths]
-    if len(templates) != num_prompts:
-        raise ValueError(f"{len(templates)} responses are described for {num_prompts} prompts; give one for each")
-    check_block(spec, block_len)
-    for row, template in enumerate(templates):
-        if spec.mask_id not in template:
-            raise ValueError(f"response {row} has no MASK (id {spec.mask_id}), so nothing to decode")
-    return [list(template) for template in templates]
-
-
-def check_lengths(spec: ModelSpec, gen_len: int, block_len: int) -> None:
-    """Raises ValueError when a generation of `gen_len` tokens in blocks of `block_len` is impossible for the model."""
-    if gen_len < 1 or block_len < 1:
-        raise ValueError(f"gen_length={gen_len}, block_length={block_len}; both are at least 1")
-    check_block(spec, block_len)
-    if gen_len % block_len:
-        nearest = max(block_len, gen_len // block_len * block_len)
-        raise ValueError(
-            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
-        )
-
-
-def check_block(spec: ModelSpec, block_len: int) -> None:
-    """Raises ValueError when the model cannot decode windows of `block_len` columns."""
-    if block_len < 1:
-        raise ValueError(f"block_length={block_len}; it is at least 1")
-    if spec.block is not None and spec.block % block_len:
-        raise ValueError(
-            f"block_length={block_len}, but this block-causal model decodes blocks of {spec.block}; use that, or a "
-            "divisor of it for sub-blocks"
-        )

@@ -1,8 +1,8 @@
 """What the loop and a decoder exchange: `View` is what a decoder sees of a step, `Update` is what it writes, and `Part`
-is what each of its parts may declare. `DecodedRow` is what the loop gives. `Windows` is what a state's windows hold."""
+is what each of its parts may declare. `DecodedRow` is what the loop gives, `responses` what it is asked for."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar
 
@@ -255,84 +255,51 @@ def without_gradients(turns: Iterator[T]) -> Iterator[T]:
         yield turn
 
 
-class Windows:
-    """What follows from the canvas and from where each row stands. It is kept until one of them changes.
+def responses(
+    spec: ModelSpec,
+    num_prompts: int,
+    gen_len: int | Sequence[int] | None,
+    templates: Sequence[Sequence[int]] | None,
+    block_len: int,
+) -> list[list[int]]:
+    """What is to be decoded after each prompt: its template, or `gen_len` MASKs (one number, or one per prompt).
 
-    The fields are those of `DecodeState`.
+    Raises ValueError for lengths and templates that cannot be decoded.
     """
+    if (gen_len is None) == (templates is None):
+        raise ValueError("give either gen_len or templates, not both")
+    if templates is None:
+        if isinstance(gen_len, int):
+            check_lengths(spec, gen_len, block_len)
+        lengths = [gen_len] * num_prompts if isinstance(gen_len, int) else list(gen_len or ())
+        templates = [[spec.mask_id] * length for length in lengths]
+    if len(templates) != num_prompts:
+        raise ValueError(f"{len(templates)} responses are described for {num_prompts} prompts; give one for each")
+    check_block(spec, block_len)
+    for row, template in enumerate(templates):
+        if spec.mask_id not in template:
+            raise ValueError(f"response {row} has no MASK (id {spec.mask_id}), so nothing to decode")
+    return [list(template) for template in templates]
 
-    spec: ModelSpec
-    canvas: Tensor
-    free: Tensor
-    prompt_len: Tensor
-    tail: Tensor
-    start: Tensor
-    end: Tensor
-    done: Tensor
-    window: int
-    _kept: dict[str, Tensor]
-    _before: dict[str, Tensor]
-    _numbers: Tensor | None
 
-    @property
-    def columns(self) -> Int[Tensor, "B W"]:
-        """Canvas columns of each row's window; those of a row that is done stay inside the canvas."""
+def check_lengths(spec: ModelSpec, gen_len: int, block_len: int) -> None:
+    """Raises ValueError when a generation of `gen_len` tokens in blocks of `block_len` is impossible for the model."""
+    if gen_len < 1 or block_len < 1:
+        raise ValueError(f"gen_length={gen_len}, block_length={block_len}; both are at least 1")
+    check_block(spec, block_len)
+    if gen_len % block_len:
+        nearest = max(block_len, gen_len // block_len * block_len)
+        raise ValueError(
+            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
+        )
 
-        def columns() -> Tensor:
-            offsets = torch.arange(self.window, device=self.canvas.device)
-            return self.start.clamp(max=self.canvas.shape[1] - self.window)[:, None] + offsets
 
-        return self._keep("columns", columns)
-
-    @property
-    def tokens(self) -> Int[Tensor, "B W"]:
-        """The ids in the windows."""
-        return self._keep("tokens", lambda: self.canvas.gather(1, self.columns))
-
-    @property
-    def blank(self) -> Bool[Tensor, "B W"]:
-        """Positions of the windows that hold MASK."""
-        return self._keep("blank", lambda: self.tokens == self.spec.mask_id)
-
-    @property
-    def live(self) -> Bool[Tensor, "B T"]:
-        """Columns that may be written."""
-
-        if self._numbers is None:
-            self._numbers = torch.arange(self.canvas.shape[1], device=self.canvas.device)
-        return self._keep("live", lambda: self.free & (self._numbers < self.end[:, None]))
-
-    @property
-    def open(self) -> Bool[Tensor, "B W"]:
-        """Positions of the windows that may be written, in rows that are not done."""
-        return self._keep("open", lambda: self.live.gather(1, self.columns) & ~self.done[:, None])
-
-    @property
-    def inside(self) -> Bool[Tensor, "B W"]:
-        """Positions of the windows that are response before the live end, in rows that are not done."""
-
-        def inside() -> Tensor:
-            within = (self.columns >= self.prompt_len[:, None]) & (self.columns < self.end[:, None])
-            return within & ~self.done[:, None]
-
-        return self._keep("inside", inside)
-
-    @property
-    def may_end(self) -> Bool[Tensor, "B W"]:
-        """Positions of `inside` at which an EOS ends the row: those behind its fixed columns."""
-        return self._keep("may_end", lambda: self.inside & (self.columns >= self.tail[:, None]))
-
-    @property
-    def pending(self) -> Bool[Tensor, "B T"]:
-        """Columns that are still to be filled."""
-        return self._keep("pending", lambda: self.live & (self.canvas == self.spec.mask_id))
-
-    def _keep(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        if name not in self._kept:
-            self._kept[name] = make()
-        return self._kept[name]
-
-    def _set_aside_(self, *but: str) -> None:
-        """To be called when rows may have moved, been cut or ended. What was kept is right again if none was."""
-        stays = {name: self._kept[name] for name in but if name in self._kept}
-        self._before, self._kept = self._before or self._kept, stays
+def check_block(spec: ModelSpec, block_len: int) -> None:
+    """Raises ValueError when the model cannot decode windows of `block_len` columns."""
+    if block_len < 1:
+        raise ValueError(f"block_length={block_len}; it is at least 1")
+    if spec.block is not None and spec.block % block_len:
+        raise ValueError(
+            f"block_length={block_len}, but this block-causal model decodes blocks of {spec.block}; use that, or a "
+            "divisor of it for sub-blocks"
+        )
