@@ -104,6 +104,8 @@ def _fault(value: Any, kind: Any) -> _Fault | None:
     if origin in (Sequence, list, tuple):
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             return _Fault(value, kind)
+        if get_origin(inner[0]) is Annotated and set(map(type, value)) == {int}:  # limits are intervals: try the ends
+            value = value if _fault(min(value), inner[0]) or _fault(max(value), inner[0]) else ()
         return _first((f"[{i}]", _fault(one, inner[0])) for i, one in enumerate(value))
     if origin is Mapping:
         if not isinstance(value, Mapping):

@@ -62,7 +62,8 @@ class Decoder(Knobs):
 
     def step(self, view: View, memory: list[Memory]) -> Update:
         """One decision for all rows. Changes `memory` only."""
-        reset(memory, view.step == 0)
+        if any(memory):
+            reset(memory, view.step == 0)
         parts = iter(memory)
         logits = view.logits
         for transform in self.transforms:
@@ -73,8 +74,9 @@ class Decoder(Knobs):
         of_rule = next(parts)
         write = self.rule(view, candidates, of_rule) & view.masked
         if self.at_least_one:
-            idle = ~write.any(1) if view.forced is None else view.forced & ~write.any(1)
-            write = write | surest(candidates.confidence, view.masked & idle[:, None])
+            idle = ~write.any(1, keepdim=True)
+            idle = idle if view.forced is None else idle & view.forced[:, None]
+            write = write | surest(candidates.confidence, view.masked & idle)
         update = Update(candidates.tokens, write)
         if self.revise is not None:
             update = self.revise(view, candidates, write, next(parts))
@@ -163,5 +165,5 @@ def reset(memory: list[Memory], rows: Bool[Tensor, " B"]) -> None:
 def surest(confidence: Float[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
     """The most confident position of `where` in each row, the leftmost of equals. A row where none is allowed gets
     none."""
-    best = confidence.masked_fill(~where, float("-inf")).argmax(1, keepdim=True)
+    best = torch.where(where, confidence, float("-inf")).argmax(1, keepdim=True)
     return torch.zeros_like(where).scatter_(1, best, True) & where

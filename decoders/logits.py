@@ -29,16 +29,13 @@ class Logits:
         cls,
         batch: int,
         width: int,
-        pieces: Sequence[tuple[Int[Tensor, " _R"], Int[Tensor, "_R _F"], Float[Tensor, "_R _F V"]]],
+        pieces: Sequence[tuple[Int[Tensor, " _N"], Float[Tensor, "_N V"]]],
     ) -> "Logits":
-        """Logits of some positions of `batch` windows of `width`: each piece has rows, their positions (one may come
-        twice), and the logits there."""
+        """Logits of some positions of `batch` windows of `width`: each piece has their places among the batch * width
+        of all windows (one may come twice), and the logits there."""
         self = cls.__new__(cls)
-        self.shape = torch.Size((batch, width, pieces[0][2].shape[-1]))
-        self._pieces = tuple(
-            _Piece(_in_float(values).flatten(0, 1), (rows[:, None] * width + place).flatten())
-            for rows, place, values in pieces
-        )
+        self.shape = torch.Size((batch, width, pieces[0][1].shape[-1]))
+        self._pieces = tuple(_Piece(_in_float(values), index) for index, values in pieces)
         self._boost = None
         return self
 
@@ -85,8 +82,11 @@ class Logits:
         found: list[Tensor] = []
         for piece, here in self._split(*tensors):
             number = len(here[0]) if here[0].is_cuda else max(1, _PIECE // vocab)
-            parts = [function(*part) for part in zip(*(tensor.split(number) for tensor in here), strict=True)]
-            results = list(parts[0]) if len(parts) == 1 else [torch.cat(part) for part in zip(*parts, strict=True)]
+            if len(here[0]) <= number:
+                results = function(*here)
+            else:
+                parts = [function(*part) for part in zip(*(tensor.split(number) for tensor in here), strict=True)]
+                results = [torch.cat(part) for part in zip(*parts, strict=True)]
             if piece.index is None:
                 return [result.unflatten(0, (batch, width)) for result in results]
             found = found or [result.new_zeros((batch * width, *result.shape[1:])) for result in results]
@@ -246,4 +246,4 @@ def inverse_cdf(weights: Float[Tensor, "... V"], draw: Float[Tensor, "..."]) -> 
 
 
 def _in_float(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()

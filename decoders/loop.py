@@ -232,43 +232,45 @@ def _check_ids(model: Denoiser, what: str, rows: Sequence[Sequence[int]]) -> Non
 class Question:
     """What a plan's forward is asked for.
 
-    want: columns whose logits it gives, `[R, F]`; a shorter row repeats its last one. complete: they are all columns of
-    all windows in order. kept: columns of the windows of `rows` that keep the logits of an earlier forward, padded
-    likewise, or None.
+    want: columns whose logits it gives, `[R, F]`; a shorter row repeats its last one. place: where among the B * W
+    positions of all windows they are. complete: they are all of these in order. kept: places that keep the logits of an
+    earlier forward, or None.
     """
 
     plan: Plan
     want: Int[Tensor, "R F"]
+    place: Int[Tensor, " N"]
     complete: bool = False
-    rows: Int[Tensor, " K"] | None = None
-    kept: Int[Tensor, "K G"] | None = None
+    kept: Int[Tensor, " K"] | None = None
 
     @classmethod
     def of(cls, plan: Plan, progress: Progress, whole: bool) -> "Question":
         """whole: asks for all of the window, also what is decided."""
+        rows = np.arange(len(plan.rows)) if plan.all_rows else plan.rows.numpy()
+        first = rows[:, None] * progress.window - progress.start[rows, None]  # a column's place, less the column
         if plan.only:
             assert plan.want is not None
-            return cls(plan, plan.want)
-        rows = plan.rows.numpy()
-        window = progress.start[rows, None] + np.arange(progress.window)
-        needed = np.zeros((len(rows), progress.masked.shape[1]), dtype=bool)
-        np.put_along_axis(needed, window, True, 1)
-        if not whole:
-            needed &= progress.masked[rows]
+            return cls(plan, plan.want, torch.from_numpy((first + plan.want.numpy()).ravel()))
+        masked = progress.masked[rows]
+        inside = np.arange(masked.shape[1]) - progress.start[rows, None]
+        needed = (inside >= 0) & (inside < progress.window) & (whole | masked)
         if plan.want is None:
-            return cls(plan, torch.from_numpy(pack(needed)), plan.all_rows and int(needed.sum()) == window.size)
-        given = np.zeros_like(needed)
-        np.put_along_axis(given, plan.want.numpy(), True, 1)
-        want, kept = torch.from_numpy(pack(needed & given)), needed & ~given
-        some = np.flatnonzero(kept.any(1))
-        if not len(some):
-            return cls(plan, want)
-        return cls(plan, want, False, torch.from_numpy(rows[some]), torch.from_numpy(pack(kept[some])))
+            want, kept = pack(needed), None
+        else:
+            given = np.zeros_like(needed)
+            np.put_along_axis(given, plan.want.numpy(), True, 1)
+            want, left = pack(needed & given), needed & ~given
+            some = left.any(1)
+            kept = torch.from_numpy((first[some] + pack(left[some])).ravel()) if some.any() else None
+        complete = kept is None and plan.all_rows and int(needed.sum()) == len(rows) * progress.window
+        return cls(plan, torch.from_numpy(want), torch.from_numpy((first + want).ravel()), complete, kept)
 
     def to(self, device: torch.device) -> "Question":
-        rows, kept = (None if t is None else t.to(device, non_blocking=True) for t in (self.rows, self.kept))
-        want = self.want.to(device, non_blocking=True)
-        return replace(self, plan=self.plan.to(device), want=want, rows=rows, kept=kept)
+        if device == self.want.device:
+            return self
+        kept = None if self.kept is None else self.kept.to(device, non_blocking=True)
+        want, place = (t.to(device, non_blocking=True) for t in (self.want, self.place))
+        return replace(self, plan=self.plan.to(device), want=want, place=place, kept=kept)
 
 
 def ask(plans: Iterable[Plan], progress: Progress, whole: bool, device: torch.device) -> list[Question]:
@@ -289,7 +291,7 @@ def forward_windows(
     before: the logits of the last step. look_ahead: also asks for the logits of all queried columns and notes where
         they expect EOS.
     """
-    columns, soft, pieces = state.columns, state.soft_input, []
+    soft, pieces = state.soft_input, []
     for question in questions:
         plan, want = question.plan, question.want
         extra = {} if soft is None else {"soft": soft[plan.rows]}
@@ -303,13 +305,12 @@ def forward_windows(
         state.queried = state.queried.index_add(0, plan.rows, plan.num_queried, alpha=model.passes)
         if question.complete:
             return Logits(part)
-        pieces.append((plan.rows, want - columns[plan.rows, :1], part))
-        if question.rows is not None and question.kept is not None:
+        pieces.append((question.place, part.flatten(0, 1)))
+        if question.kept is not None:
             assert before is not None, "a row's first forward wants its whole window"
-            place = question.kept - columns[question.rows, :1]
-            pieces.append((question.rows, place, before.values[question.rows[:, None], place]))
+            pieces.append((question.kept, before.values.flatten(0, 1)[question.kept]))
     assert pieces, "a cache strategy must plan for every row that is not done"
-    return Logits.of(len(columns), state.window, pieces)
+    return Logits.of(len(state.canvas), state.window, pieces)
 
 
 def _forward_with_shadow(model: ShadowDenoiser, state: DecodeState) -> tuple[Logits, Float[Tensor, "B W"]]:
@@ -317,7 +318,7 @@ def _forward_with_shadow(model: ShadowDenoiser, state: DecodeState) -> tuple[Log
     columns = state.columns
     logits, shadow = model.shadow_logits(state.canvas, columns, state.prompt_len, state.end)
     live = ~state.done
-    state.nfe += live
+    state.nfe = state.nfe + live  # not in place: views hold the numbers of their own forward
     state.queried += live * (state.end + state.window) * model.passes
     return Logits(logits), Logits(shadow).prob(state.canvas.gather(1, columns))
 

@@ -1,8 +1,9 @@
 """The state of one decode call: the canvas, and where each row stands. No other file slices or moves windows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,6 +12,8 @@ from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
 from decoders.types import NEVER as NEVER
 from decoders.types import Update, View
+from decoders.types import check_lengths as check_lengths
+from decoders.types import responses as responses
 from dllm.cache import Plan, Progress
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
@@ -47,8 +50,8 @@ class DecodeState:
     sight: the first column that the next forward does not see. None: it sees all.
     accepted: window positions that the rule's filter accepted. None: it has no filter.
 
-    `columns`, `live` and `pending` are asked for many times per step. They are kept until a method that ends in `_`
-    changes what they are made of.
+    `columns`, `pending` and the like are kept until a method that ends in `_` changes what they are made
+    of. Whether a row moved, was cut or ended is not known before `progress` has seen it.
     """
 
     spec: ModelSpec
@@ -77,9 +80,10 @@ class DecodeState:
     eos_ahead: Float[Tensor, "B T"] | None = None
     sight: Int[Tensor, " B"] | None = None
     accepted: Bool[Tensor, "B W"] | None = None
-    _columns: Int[Tensor, "B W"] | None = field(default=None, init=False, repr=False)
-    _live: Bool[Tensor, "B T"] | None = field(default=None, init=False, repr=False)
-    _pending: Bool[Tensor, "B T"] | None = field(default=None, init=False, repr=False)
+    _kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _before: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _numbers: Int[Tensor, " T"] | None = field(default=None, init=False, repr=False)
+    _stood: Int[np.ndarray, "B 3"] | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def begin(
@@ -131,7 +135,7 @@ class DecodeState:
             fresh=torch.zeros_like(free, device=device),
             window=block_len,
         )
-        state.start = state._next_start(state.start)
+        state.start = state._next_start()
         return state
 
     def take(self, rows: Sequence[int], device: torch.device) -> "DecodeState":
@@ -146,7 +150,7 @@ class DecodeState:
             setattr(self, name, vars(self)[name].index_copy(0, slots, value))
         if self.sight is not None:
             self.sight = self.sight.index_fill(0, slots, self.canvas.shape[1])
-        self._columns = self._live = self._pending = None
+        self._kept, self._before = {}, {}
 
     def by_row(self) -> Iterator[tuple[str, Tensor]]:
         """Names and values of the fields that have a line for each row."""
@@ -154,11 +158,16 @@ class DecodeState:
 
     def progress(self) -> Progress:
         """A copy on the host. It is the one transfer of a step."""
-        numbers = (self.prompt_len, self.start, self.visible_end, self.step, self.first, self.previous, self.done)
-        packed = torch.cat([torch.stack(numbers, 1), self.pending + 2 * self.fresh], 1).cpu().numpy()
-        prompt_len, start, end, step, first, previous, done = packed[:, : len(numbers)].T
-        masked, fresh = packed[:, len(numbers) :] & 1, packed[:, len(numbers) :] & 2
-        return Progress(prompt_len, start, end, step, first > 0, previous, done > 0, masked > 0, fresh > 0, self.window)
+        numbers = (self.start, self.visible_end, self.done, self.prompt_len, self.step, self.first, self.previous)
+        packed = torch.cat([torch.stack(numbers, 1), self.pending, self.fresh], 1).cpu().numpy()
+        start, end, done, prompt_len, step, first, previous = packed[:, : len(numbers)].T
+        flags = packed[:, len(numbers) :] > 0
+        masked, fresh = flags[:, : self.canvas.shape[1]], flags[:, self.canvas.shape[1] :]
+        stands = packed[:, :3] if self.sight is None else None
+        if stands is not None and self._stood is not None and (stands == self._stood).all():
+            self._kept = self._before | self._kept
+        self._before, self._stood = {}, stands
+        return Progress(prompt_len, start, end, step, first > 0, previous, done > 0, masked, fresh, self.window)
 
     @property
     def visible_end(self) -> Int[Tensor, " B"]:
@@ -168,26 +177,65 @@ class DecodeState:
     @property
     def columns(self) -> Int[Tensor, "B W"]:
         """Canvas columns of each row's window; those of a row that is done stay inside the canvas."""
-        if self._columns is None:
+
+        def columns() -> Tensor:
             offsets = torch.arange(self.window, device=self.canvas.device)
-            start = self.start.clamp(max=self.canvas.shape[1] - self.window)
-            self._columns = start[:, None] + offsets
-        return self._columns
+            return self.start.clamp(max=self.canvas.shape[1] - self.window)[:, None] + offsets
+
+        return self._keep("columns", columns)
+
+    @property
+    def tokens(self) -> Int[Tensor, "B W"]:
+        """The ids in the windows."""
+        return self._keep("tokens", lambda: self.canvas.gather(1, self.columns))
+
+    @property
+    def blank(self) -> Bool[Tensor, "B W"]:
+        """Positions of the windows that hold MASK."""
+        return self._keep("blank", lambda: self.tokens == self.spec.mask_id)
 
     @property
     def live(self) -> Bool[Tensor, "B T"]:
         """Columns that may be written."""
-        if self._live is None:
-            columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
-            self._live = self.free & (columns < self.end[:, None])
-        return self._live
+
+        if self._numbers is None:
+            self._numbers = torch.arange(self.canvas.shape[1], device=self.canvas.device)
+        return self._keep("live", lambda: self.free & (self._numbers < self.end[:, None]))
+
+    @property
+    def open(self) -> Bool[Tensor, "B W"]:
+        """Positions of the windows that may be written, in rows that are not done."""
+        return self._keep("open", lambda: self.live.gather(1, self.columns) & ~self.done[:, None])
+
+    @property
+    def inside(self) -> Bool[Tensor, "B W"]:
+        """Positions of the windows that are response before the live end, in rows that are not done."""
+
+        def inside() -> Tensor:
+            within = (self.columns >= self.prompt_len[:, None]) & (self.columns < self.end[:, None])
+            return within & ~self.done[:, None]
+
+        return self._keep("inside", inside)
+
+    @property
+    def may_end(self) -> Bool[Tensor, "B W"]:
+        """Positions of `inside` at which an EOS ends the row: those behind its fixed columns."""
+        return self._keep("may_end", lambda: self.inside & (self.columns >= self.tail[:, None]))
 
     @property
     def pending(self) -> Bool[Tensor, "B T"]:
         """Columns that are still to be filled."""
-        if self._pending is None:
-            self._pending = self.live & (self.canvas == self.spec.mask_id)
-        return self._pending
+        return self._keep("pending", lambda: self.live & (self.canvas == self.spec.mask_id))
+
+    def _keep(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    def _set_aside_(self, *but: str) -> None:
+        """To be called when rows may have moved, been cut or ended. What was kept is right again if none was."""
+        stays = {name: self._kept[name] for name in but if name in self._kept}
+        self._before, self._kept = self._before or self._kept, stays
 
     @property
     def finished(self) -> Bool[Tensor, " B"]:
@@ -217,14 +265,12 @@ class DecodeState:
     def view(self, logits: Logits, shadow: Float[Tensor, "B W"] | None = None, partial: Sequence[Plan] = ()) -> View:
         """What the decoder may see of this step. partial: plans whose rows may decide only the columns that the plan
         wants."""
-        columns = self.columns
-        tokens = self.canvas.gather(1, columns)
-        live = self.live.gather(1, columns) & ~self.done[:, None]
-        masked = live & (tokens == self.spec.mask_id)
+        columns, tokens, live = self.columns, self.tokens, self.open
+        masked = live & self.blank
         for plan in [plan.to(masked.device) for plan in partial]:
             assert plan.want is not None
             masked[plan.rows] &= (columns[plan.rows, :, None] == plan.want[:, None]).any(2)
-        noise = Noise(self.seeds, self.nfe.clone())  # the loop counts forwards in place
+        noise = Noise(self.seeds, self.nfe)
         reference = None if self.reference is None else self.reference.gather(1, columns)
         return View(tokens, masked, live, logits, self.step, noise, self.spec, shadow, reference)
 
@@ -246,94 +292,46 @@ class DecodeState:
     def apply_(self, tokens: Int[Tensor, "B W"], live: Bool[Tensor, "B W"], update: Update) -> None:
         """Writes an update over the window's tokens where they are live, and keeps its soft step."""
         columns, write = self.columns, update.write & live
-        self.canvas.scatter_(1, columns, torch.where(write, update.tokens, tokens))
-        self._pending = None
+        written = torch.where(write, update.tokens, tokens)
+        self.canvas.scatter_(1, columns, written)
+        blank = written == self.spec.mask_id
+        self._kept |= {"tokens": written, "blank": blank}
+        self._kept.pop("pending", None)
         self.soft, self.shown, self.accepted = update.soft, update.shown, update.accepted
         self.sight = None if update.sight is None else self.start + update.sight
-        at = torch.where(update.tokens == self.spec.mask_id, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
+        at = torch.where(blank, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
         self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))
-        self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, write & (update.tokens != tokens))
+        self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, written != tokens)
 
     def cut_(self, end: Int[Tensor, " B"], hold: Bool[Tensor, " B"] | None = None) -> None:
         """Lowers the live end of rows that are not held."""
-        self.end = end if hold is None else torch.where(hold, self.end, end)
-        self._live = self._pending = None
+        if end is not self.end:
+            self.end = end if hold is None else torch.where(hold, self.end, end)
+            self._set_aside_()
 
     def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
         """Moves rows whose window is full, and not held, to the next window with something to fill. Rows that have
         reached their live end or spent their budget are done."""
-        filled = ~self.pending.gather(1, self.columns).any(1)
-        leaves = filled if hold is None else filled & ~hold
-        moves = leaves & ~self.done
+        start = self._next_start()
+        start = start if hold is None else torch.where(hold, self.start, start)
+        leaves = start != self.start
         if self.sight is not None:
             self.sight = torch.where(leaves, self.canvas.shape[1], self.sight)
-        self.previous = torch.where(moves, self.start, self.previous)
-        self.start = torch.where(moves, self._next_start(self.start + self.window), self.start)
-        self._columns = None
-        self.step = torch.where(leaves, 0, self.step + 1)
+        self.previous = torch.where(leaves, self.start, self.previous)
+        self.start, self.step = start, torch.where(leaves, 0, self.step + 1)
         self.first = self.first & ~leaves
-        self.done = self.done | (self.start >= self.end) | (self.nfe >= self.budget)
+        self.done = (start >= self.end) | (self.nfe >= self.budget)
+        self._set_aside_("live", "pending")
 
-    def _next_start(self, start: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """The start of the first window at or behind `start` with something to fill, or the live end where there is
-        none.
+    def _next_start(self) -> Int[Tensor, " B"]:
+        """The start of the first window, from the present one on, with something to fill, or the live end where there
+        is none. No column before the present window waits.
 
         For windows of 4 columns from start 4, with masks (_) in columns 14 and 15 only, it is 12:
 
             column  4  5  6  7 |  8  9 10 11 | 12 13 14 15
                     A  B  C  D |  E  F  G  H |  I  J  _  _
         """
-        columns = torch.arange(self.canvas.shape[1], device=self.canvas.device)
-        waiting = self.pending & (columns >= start[:, None])
-        skipped = (waiting.int().argmax(1) - start) // self.window * self.window
-        return torch.where(waiting.any(1), start + skipped, torch.maximum(start, self.end))
-
-
-def responses(
-    spec: ModelSpec,
-    num_prompts: int,
-    gen_len: int | Sequence[int] | None,
-    templates: Sequence[Sequence[int]] | None,
-    block_len: int,
-) -> list[list[int]]:
-    """What is to be decoded after each prompt: its template, or `gen_len` MASKs (one number, or one per prompt).
-
-    Raises ValueError for lengths and templates that cannot be decoded.
-    """
-    if (gen_len is None) == (templates is None):
-        raise ValueError("give either gen_len or templates, not both")
-    if templates is None:
-        if isinstance(gen_len, int):
-            check_lengths(spec, gen_len, block_len)
-        lengths = [gen_len] * num_prompts if isinstance(gen_len, int) else list(gen_len or ())
-        templates = [[spec.mask_id] * length for length in lengths]
-    if len(templates) != num_prompts:
-        raise ValueError(f"{len(templates)} responses are described for {num_prompts} prompts; give one for each")
-    check_block(spec, block_len)
-    for row, template in enumerate(templates):
-        if spec.mask_id not in template:
-            raise ValueError(f"response {row} has no MASK (id {spec.mask_id}), so nothing to decode")
-    return [list(template) for template in templates]
-
-
-def check_lengths(spec: ModelSpec, gen_len: int, block_len: int) -> None:
-    """Raises ValueError when a generation of `gen_len` tokens in blocks of `block_len` is impossible for the model."""
-    if gen_len < 1 or block_len < 1:
-        raise ValueError(f"gen_length={gen_len}, block_length={block_len}; both are at least 1")
-    check_block(spec, block_len)
-    if gen_len % block_len:
-        nearest = max(block_len, gen_len // block_len * block_len)
-        raise ValueError(
-            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
-        )
-
-
-def check_block(spec: ModelSpec, block_len: int) -> None:
-    """Raises ValueError when the model cannot decode windows of `block_len` columns."""
-    if block_len < 1:
-        raise ValueError(f"block_length={block_len}; it is at least 1")
-    if spec.block is not None and spec.block % block_len:
-        raise ValueError(
-            f"block_length={block_len}, but this block-causal model decodes blocks of {spec.block}; use that, or a "
-            "divisor of it for sub-blocks"
-        )
+        waits, first = self.pending.max(1)
+        skipped = (first - self.start) // self.window * self.window
+        return torch.where(waits, self.start + skipped, torch.maximum(self.start, self.end))

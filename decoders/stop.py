@@ -55,7 +55,8 @@ class BlockEos(StopRule):
         inside = (columns >= torch.maximum(start, state.prompt_len)[:, None]) & (columns < (start + block)[:, None])
         inside = inside & (columns < state.end[:, None]) & ~state.done[:, None]
         filled = ~((state.canvas == state.spec.mask_id) & inside).any(1)
-        return torch.where(filled, _first_eos_end(state, state.canvas, columns, inside), state.end)
+        may_end = inside & (columns >= state.tail[:, None])
+        return torch.where(filled, _first_eos_end(state, state.canvas, columns, may_end), state.end)
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,8 @@ class StrictEos(StopRule):
     """Stops as soon as an EOS is committed and no mask is left before it (Fast-dLLM v2, LLaDA2.x)."""
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
-        tokens, inside = _window(state)
-        settled = ~((tokens == state.spec.mask_id) & inside).cumsum(1).bool()
-        return _first_eos_end(state, tokens, state.columns, inside & settled)
+        settled = (state.blank & state.inside).cumsum(1) == 0
+        return _first_eos_end(state, state.tokens, state.columns, state.may_end & settled)
 
 
 @dataclass(frozen=True)
@@ -91,34 +91,27 @@ class Eotp(StopRule):
         return None if self.scope == "committed" else self.scope
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
-        tokens, inside = _window(state)
         if self.scope == "committed":
-            return _first_eos_end(state, tokens, state.columns, inside)
+            return _first_eos_end(state, state.tokens, state.columns, state.may_end)
         assert state.eos_ahead is not None
         columns = torch.arange(state.canvas.shape[1], device=state.canvas.device)
         waiting = (columns >= state.tail[:, None]) & ~state.done[:, None]
         if self.order == "committed":
-            chosen, waiting = inside, waiting & state.pending
+            chosen, waiting = state.may_end, waiting & state.pending
         else:
-            chosen = torch.zeros_like(inside) if state.accepted is None else inside & state.accepted
+            accepted = torch.zeros_like(state.inside) if state.accepted is None else state.accepted
+            chosen = state.may_end & accepted
         prob, column = state.eos_ahead.masked_fill(~waiting, 0).max(1)
-        ended = (state.spec.is_eos(tokens) & chosen & (state.columns >= state.tail[:, None])).any(1)
-        end = _first_eos_end(state, tokens, state.columns, chosen)
+        ended = (state.spec.is_eos(state.tokens) & chosen).any(1)
+        end = _first_eos_end(state, state.tokens, state.columns, chosen)
         cut = ~ended & (prob > 0) & (prob >= self.tau)
         return torch.where(cut, torch.minimum(column + 1, end), end)
-
-
-def _window(state: DecodeState) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
-    """Tokens of the windows, and which of them are response before the live end."""
-    columns = state.columns
-    inside = (columns >= state.prompt_len[:, None]) & (columns < state.end[:, None]) & ~state.done[:, None]
-    return state.canvas.gather(1, columns), inside
 
 
 def _first_eos_end(
     state: DecodeState, tokens: Int[Tensor, "B N"], columns: Int[Tensor, "..."], where: Bool[Tensor, "B N"]
 ) -> Int[Tensor, " B"]:
-    """The column after the first EOS of `where` behind the fixed tokens. The present end in rows without one."""
-    ends = state.spec.is_eos(tokens) & where & (columns >= state.tail[:, None])
+    """The column after the first EOS of `where`. The present end in rows without one."""
+    ends = state.spec.is_eos(tokens) & where
     after = torch.where(ends, columns + 1, state.end[:, None])
     return after.amin(1)

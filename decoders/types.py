@@ -1,5 +1,5 @@
 """What the loop and a decoder exchange: `View` is what a decoder sees of a step, `Update` is what it writes, and `Part`
-is what each of its parts may declare. `DecodedRow` is what the loop gives."""
+is what each of its parts may declare. `DecodedRow` is what the loop gives, `responses` what it is asked for."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -253,3 +253,53 @@ def without_gradients(turns: Iterator[T]) -> Iterator[T]:
             except StopIteration:
                 return
         yield turn
+
+
+def responses(
+    spec: ModelSpec,
+    num_prompts: int,
+    gen_len: int | Sequence[int] | None,
+    templates: Sequence[Sequence[int]] | None,
+    block_len: int,
+) -> list[list[int]]:
+    """What is to be decoded after each prompt: its template, or `gen_len` MASKs (one number, or one per prompt).
+
+    Raises ValueError for lengths and templates that cannot be decoded.
+    """
+    if (gen_len is None) == (templates is None):
+        raise ValueError("give either gen_len or templates, not both")
+    if templates is None:
+        if isinstance(gen_len, int):
+            check_lengths(spec, gen_len, block_len)
+        lengths = [gen_len] * num_prompts if isinstance(gen_len, int) else list(gen_len or ())
+        templates = [[spec.mask_id] * length for length in lengths]
+    if len(templates) != num_prompts:
+        raise ValueError(f"{len(templates)} responses are described for {num_prompts} prompts; give one for each")
+    check_block(spec, block_len)
+    for row, template in enumerate(templates):
+        if spec.mask_id not in template:
+            raise ValueError(f"response {row} has no MASK (id {spec.mask_id}), so nothing to decode")
+    return [list(template) for template in templates]
+
+
+def check_lengths(spec: ModelSpec, gen_len: int, block_len: int) -> None:
+    """Raises ValueError when a generation of `gen_len` tokens in blocks of `block_len` is impossible for the model."""
+    if gen_len < 1 or block_len < 1:
+        raise ValueError(f"gen_length={gen_len}, block_length={block_len}; both are at least 1")
+    check_block(spec, block_len)
+    if gen_len % block_len:
+        nearest = max(block_len, gen_len // block_len * block_len)
+        raise ValueError(
+            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
+        )
+
+
+def check_block(spec: ModelSpec, block_len: int) -> None:
+    """Raises ValueError when the model cannot decode windows of `block_len` columns."""
+    if block_len < 1:
+        raise ValueError(f"block_length={block_len}; it is at least 1")
+    if spec.block is not None and spec.block % block_len:
+        raise ValueError(
+            f"block_length={block_len}, but this block-causal model decodes blocks of {spec.block}; use that, or a "
+            "divisor of it for sub-blocks"
+        )

@@ -55,6 +55,8 @@ class Plan:
         return cls(to_tensor(rows), to_tensor(pack(query)), to_tensor(query.sum(1)), all_rows, wanted, **options)
 
     def to(self, device: torch.device) -> "Plan":
+        if device == self.rows.device:
+            return self
         move = partial(Tensor.to, device=device, non_blocking=True)
         rows, query, number = (move(tensor) for tensor in (self.rows, self.query, self.num_queried))
         want = None if self.want is None else move(self.want)
@@ -142,19 +144,20 @@ class WindowCache(Knobs):
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         start, stop, end = progress.start, progress.stop, _visible_end(progress, spec)
         floor = _frozen(progress, spec, self.freeze_prompt)
+        if self.before is None and self.after is None:  # all columns in each step
+            every = progress.between(floor, end)
+            yield from _plans(progress, ~progress.done, every, every, keep=self.freeze_prompt)
+            return
         refresh = _refreshes(progress, self.refresh_every) | (progress.first & (progress.step < self.warmup))
         shift = spec.shift * self.look_back
         low = floor if self.before is None else np.maximum(start - self.before - shift, floor)
         high = end if self.after is None else np.minimum(stop + self.after, end)
-        if self.before is None and self.after is None:
-            refresh = np.ones_like(refresh)  # both plans are the same: make one of them
-        keep = self.before is not None or self.after is not None or self.freeze_prompt
         want = None
         if shift < spec.shift and self.before == 0:
             window = progress.between(start, stop)
             want = progress.between(start + spec.shift, stop)
             want = np.where(want.any(1, keepdims=True), want, window)
-        yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high), want, keep)
+        yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high), want)
 
 
 @dataclass(frozen=True)
@@ -279,9 +282,10 @@ def _visible_end(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
 
 def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[np.ndarray, " B"]:
     """The first column that is not frozen. A shifted model reads the response's first token off the prompt's last."""
+    if not freeze_prompt:
+        return np.zeros_like(progress.prompt_len)
     begins = progress.first & (progress.step == 0)
-    frozen = (progress.prompt_len - spec.shift).clip(min=0) * ~begins
-    return frozen if freeze_prompt else np.zeros_like(frozen)
+    return (progress.prompt_len - spec.shift).clip(min=0) * ~begins
 
 
 def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
@@ -331,17 +335,16 @@ def _plans(
     keep: bool = True,
 ) -> Iterator[Plan]:
     """Plans for the refreshing rows (columns `wide`, all logits) and the others (`narrow`, logits of `want`)."""
-    batch = len(refresh)
     for chosen, columns, wanted in ((refresh, wide, None), (~refresh, narrow, want)):
-        rows = np.flatnonzero(chosen & ~progress.done)
+        rows = (chosen & ~progress.done).nonzero()[0]
         if len(rows):
             wanted = None if wanted is None else pack(wanted[rows])
-            yield Plan.of(rows, columns[rows], len(rows) == batch, wanted, keep=keep)
+            yield Plan.of(rows, columns[rows], len(rows) == len(chosen), wanted, keep=keep)
 
 
 def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
     """The columns of `where`, ascending. A shorter row repeats its last: 0110, 1011 give [1, 2, 2], [0, 2, 3]. Every
     row has one."""
     count = where.sum(1)
-    place = np.minimum(np.arange(count.max()), count[:, None] - 1)
-    return np.take_along_axis((~where).argsort(1, kind="stable"), place, 1)
+    begin = count.cumsum() - count
+    return np.nonzero(where)[1][begin[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)]

@@ -1,5 +1,7 @@
 """K/V by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -17,6 +19,7 @@ class _ColumnLayer(CacheLayerMixin):
         self._cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Empty rows for keys and values like these `[_, H, _, D]`."""
         batch, length = self._cache.positions.shape
         shape = (batch, key_states.shape[1], length)
         self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
@@ -57,16 +60,27 @@ class ColumnCache(Cache):
     positions: RoPE position of each canvas column, `[B, T]`.
     prompt_len: of each row, for masks that depend on it.
     rows, columns: where the next forward's keys and values belong; set by `at`.
+    samples: of another cache of the same model. Room is then made by `at` and not in the forward, which is compiled.
     """
 
     def __init__(
-        self, num_layers: int, positions: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"] | None = None
+        self,
+        num_layers: int,
+        positions: Int[Tensor, "B T"],
+        prompt_len: Int[Tensor, " B"] | None = None,
+        samples: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> None:
         super().__init__(layers=[_ColumnLayer(self) for _ in range(num_layers)])
-        self.positions = positions
+        self.positions = positions.contiguous()  # also after `drop`: a compiled forward looks at the strides
         self.prompt_len = torch.zeros_like(positions[:, 0]) if prompt_len is None else prompt_len
         self.rows: Int[Tensor, " R"] | None = None
         self.columns: Int[Tensor, "R Q"] = positions.new_empty((0, 0))
+        self._wanted = samples
+
+    def samples(self) -> list[tuple[Tensor, Tensor]]:
+        """An empty piece of each layer's keys and values, none before the first forward that keeps them."""
+        layers = [(layer.keys, layer.values) for layer in self.layers]
+        return [(k[:0, :, :0].clone(), v[:0, :, :0].clone()) for k, v in layers if k is not None and v is not None]
 
     def copy(self, source: Int[Tensor, " N"], target: Int[Tensor, " N"]) -> None:
         """Gives rows `target` the keys and values of rows `source`."""
@@ -97,5 +111,10 @@ class ColumnCache(Cache):
 
     def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
         """Says where the next update belongs. rows: None means every row in order."""
+        for layer, (keys, values) in zip(self.layers, self._wanted, strict=False):
+            layer.lazy_initialization(keys, values)
+            for store in (layer.keys, layer.values):
+                torch._dynamo.mark_static_address(store, guard=False)  # CUDA graphs may write there
+        self._wanted = ()
         self.rows, self.columns = rows, columns
         return self

@@ -1,9 +1,15 @@
 """How a stock backbone is called, and what may be added to it: a mix of neighbouring columns, and an adapter's gate."""
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
+
+from dllm.cache import Plan
+
+WIDTH = 32  # columns by which fixed shapes grow
 
 
 def hidden_states(
@@ -24,6 +30,20 @@ def hidden_states(
         use_cache=kv is not None,
     )
     return output.last_hidden_state.to(positions.device)
+
+
+def arange_like(index: Int[Tensor, "R Q"]) -> Int[Tensor, "R Q"]:
+    return torch.arange(index.shape[1], device=index.device).expand_as(index)
+
+
+def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:
+    """The plan for as many rows as the batch and a multiple of `WIDTH` columns, so that few shapes occur; and which of
+    its rows each of those is. The last row and each row's last column are repeated."""
+    (rows, width), device = plan.query.shape, plan.query.device
+    of = torch.arange(batch, device=device).clamp(max=rows - 1)
+    columns = torch.arange(-(-width // WIDTH) * WIDTH, device=device).clamp(max=width - 1)
+    query = plan.query[of[:, None], columns]
+    return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of]), of
 
 
 class NeighbourMix(nn.Module):

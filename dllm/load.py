@@ -6,9 +6,10 @@ published; any other transformers causal or masked LM works if its tokenizer nam
 """
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from safetensors import SafetensorError
@@ -26,6 +27,7 @@ from transformers import (
 
 from conf.knobs import check
 from dllm.adapter import attach_all, is_attached
+from dllm.cache import Plan
 from dllm.canvases import CanvasLM
 from dllm.checkpoint import (
     ASSETS,
@@ -62,7 +64,7 @@ def load_diffusion(
     family: str | None = None,
     adapter: str | Path | Sequence[str | Path] | None = None,
     chat_template: str | None = None,
-    compile: bool = False,
+    compile: bool | Literal["cuda_graphs"] = False,
     **pretrained: Any,
 ) -> DiffusionLM | CanvasLM:
     """A shipped diffusion model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode.
@@ -73,7 +75,8 @@ def load_diffusion(
     adapter: a folder of LoRA weights or the name of a shipped adapter. Of several, all but the last become part of the
         weights.
     chat_template: in place of the tokenizer's: "plain" (message contents as they are) or a .jinja file.
-    compile: torch.compile the transformer. It takes a minute at first, and on a CPU a C++ compiler.
+    compile: torch.compile the transformer. It takes a minute at first, and on a CPU a C++ compiler. "cuda_graphs": with
+        few fixed shapes, each of which a GPU then replays; elsewhere a warning says that it is compiled as with true.
     pretrained: for transformers' `from_pretrained`: device_map (which replaces device), max_memory, offload_folder,
         attn_implementation, quantization_config, revision ...
 
@@ -128,8 +131,8 @@ def load_diffusion(
     model = model.eval() if placed else model.to(device).eval()
     if chosen is None:  # what the families' stock classes do is tested
         probe(model)
-    if compile:  # symbolic sizes: rows finish, so batches shrink
-        (backbone if masked else backbone.get_decoder()).compile(dynamic=True)
+    if compile:
+        compile_(model, graphs=compile == "cuda_graphs")
     return model
 
 
@@ -149,6 +152,26 @@ def save(model: DiffusionLM, folder: Path) -> None:
     if model.mix is not None:
         save_file(model.mix.state_dict(), folder / MIX_FILE)
     model.spec.save(folder)
+
+
+def compile_(model: DiffusionLM, graphs: bool) -> None:
+    """Compiles the transformer. Sizes are symbolic, because rows end and batches shrink, but for CUDA graphs."""
+    if graphs and (model.device.type != "cuda" or not model.spec.kv):
+        what = f"it is on {model.device.type}" if model.spec.kv else "it is an encoder"
+        warnings.warn(f"CUDA graphs are not for model {model.name!r}: {what}; it is compiled without", stacklevel=3)
+        graphs = False
+    if model.spec.kv:  # room for K/V that a forward made would be a second way to call it
+        two = torch.arange(2, device=model.device)[None]
+        kv, plan = model.new_kv(two[:, 1], 2), Plan(two[0, :1], two, two[:, 1] + 1, all_rows=True)
+        with torch.no_grad():
+            model.logits(two * 0, plan, two, end=two[:, 1] + 1, kv=kv)
+        assert kv is not None
+        model.kv_samples = kv.samples()
+    # one row or several, all or some of them, with and without K/V, the whole canvas or a part: torch would keep 8
+    torch._dynamo.config.recompile_limit = max(16, torch._dynamo.config.recompile_limit)
+    body = model.backbone if isinstance(model, EncoderLM) else model.backbone.get_decoder()
+    model.fixed_shapes = graphs
+    body.compile(dynamic=not graphs, mode="reduce-overhead" if graphs else None)
 
 
 def _translated(family: Family, raw: Mapping[str, Any]) -> tuple[PreTrainedConfig, ModelSpec]:

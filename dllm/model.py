@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
-from dllm.layers import Gate, NeighbourMix, hidden_states
+from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, padded
 from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
@@ -56,6 +56,7 @@ class DiffusionLM(nn.Module):
         self.mask_embedding: nn.Parameter | None = None  # while one is learned
         self.mix = NeighbourMix(backbone.config.hidden_size, look_ahead=spec.block is None) if spec.mix else None
         self.max_length = self._max_length()
+        self.kv_samples, self.fixed_shapes = list[tuple[Tensor, Tensor]](), False  # of a compiled backbone
 
     def _check_attention(self, implementation: str | None) -> None:
         if implementation not in (None, "sdpa", "eager"):
@@ -118,7 +119,8 @@ class DiffusionLM(nn.Module):
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache | None:
         """An empty cache for canvases of `length` columns. Raises ValueError when that is more than `max_length`."""
         self._check_length(length)
-        return ColumnCache(self.backbone.config.num_hidden_layers, self.positions(prompt_len, length), prompt_len)
+        positions = self.positions(prompt_len, length)
+        return ColumnCache(self.backbone.config.num_hidden_layers, positions, prompt_len, self.kv_samples)
 
     def renew_kv(self, kv: ColumnCache | None, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
         """Drops what is kept of some rows, which begin new prompts."""
@@ -147,6 +149,10 @@ class DiffusionLM(nn.Module):
             source           1  2  3  4    places of those columns in the query
         """
         assert kv is not None
+        asked = len(plan.rows)
+        if self.fixed_shapes:
+            plan, of = padded(plan, len(canvas))
+            want, soft = want[of], soft and soft[of]
         rows = None if plan.all_rows else plan.rows
         pick = (lambda t: t) if rows is None else (lambda t: t[rows])
         tokens, row_end, positions, prompt_len = pick(canvas), pick(end), pick(kv.positions), pick(kv.prompt_len)
@@ -155,14 +161,14 @@ class DiffusionLM(nn.Module):
         if plan.keep:
             keys, store = tokens.shape[1], kv.at(rows, plan.query)
         else:  # attend to the query alone, once to a column that a shorter row repeats
-            repeated = _arange_like(plan.query) >= plan.num_queried[:, None]
+            repeated = arange_like(plan.query) >= plan.num_queried[:, None]
             keys, store = plan.query.masked_fill(repeated, tokens.shape[1]), None
         mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
 
-        in_query = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
+        in_query = torch.zeros_like(tokens).scatter_(1, plan.query, arange_like(plan.query))
         source = in_query.gather(1, (want - self.spec.shift).clamp(min=0))
-        return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1])))
+        return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1]))[:asked])
 
     def full_logits(
         self,
@@ -277,7 +283,7 @@ class DiffusionLM(nn.Module):
         head = self.backbone.get_output_embeddings()
         assert head is not None
         logits = head(hidden).to(hidden.device)
-        logits[..., self.spec.mask_id] = float("-inf")
+        logits.select(-1, self.spec.mask_id).fill_(float("-inf"))
         return logits
 
     def _forward(
@@ -305,7 +311,7 @@ class DiffusionLM(nn.Module):
             if embed.weight.is_meta:
                 raise ValueError("soft inputs mix the whole input embedding, so it cannot be offloaded")
             # where in the window each query column is, -1 outside
-            place = torch.where(soft.where, _arange_like(soft.columns), -1)
+            place = torch.where(soft.where, arange_like(soft.columns), -1)
             place = torch.full_like(tokens, -1).scatter_(1, soft.columns, place).gather(1, query)[..., None]
             mixture = soft.embed(embed, self.spec.mask_id)
             here = torch.where(place < 0, here, mixture.gather(1, place.clamp(min=0).expand_as(here)))
@@ -344,7 +350,3 @@ class DiffusionLM(nn.Module):
         if drafted is not None:
             allowed = allowed & (drafted[..., None] | (keys[:, None] <= query[..., None]))
         return allowed.expand(-1, query.shape[1], -1)[:, None]
-
-
-def _arange_like(index: Int[Tensor, "R Q"]) -> Int[Tensor, "R Q"]:
-    return torch.arange(index.shape[1], device=index.device).expand_as(index)

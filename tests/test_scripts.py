@@ -20,6 +20,7 @@ BENCHES = {
     "step.py": ("batch=1 block=4 vocab=300 repeats=1", "threshold"),
     "cache.py": ("shape=toy batch=1 prompt=4 gen=4 block=2 k=2 caches=none", "none"),
     "speed.py": ("batch_size=1 repeats=1", "credit 0.9"),
+    "operations.py": ("cache=dual by=line", "   1 dllm/model.py"),
 }
 SHELL = [path for folder in ("bench", "published", ".") for path in sorted((ROOT / "scripts" / folder).glob("*.sh"))]
 SHELL.remove(ROOT / "scripts" / "published" / "all.sh")  # runs the others
@@ -31,12 +32,21 @@ def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.Comple
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["step.py", "cache.py", pytest.param("speed.py", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["step.py", "cache.py", *(pytest.param(n, marks=pytest.mark.slow) for n in ("speed.py", "operations.py"))]
+)
 def test_a_benchmark_runs(name: str) -> None:
     options, row = BENCHES[name]
     done = run(sys.executable, ROOT / "scripts" / "bench" / name, *options.split())
     assert done.returncode == 0, done.stderr
     assert any(line.startswith(row) for line in done.stdout.splitlines())
+
+
+def test_a_step_asks_for_few_operations() -> None:
+    """In a step in which no row enters a window or ends; the numbers are those of `docs/performance.md`."""
+    bench = runpy.run_path(str(ROOT / "scripts" / "bench" / "operations.py"))
+    loop, model = bench["split"](bench["count"](1, "none", "threshold"))
+    assert loop <= 90 and model <= 49
 
 
 @pytest.mark.parametrize("name", BENCHES)

@@ -24,7 +24,7 @@ from decoders.types import Memory, Shape, Update, View
 from dllm.cache import BlockCache, CacheStrategy, Progress, SubBlockCache, WindowCache, pack
 from dllm.protocols import Denoiser
 
-Piece = tuple[Int[Tensor, " R"], Int[Tensor, "R F"], Float[Tensor, "R F V"]]
+Piece = tuple[Int[Tensor, " N"], Float[Tensor, "N V"]]
 
 
 @torch.inference_mode()
@@ -68,8 +68,7 @@ def decode_running(
 
     while not (progress := replace(part.progress(), window=width)).done.all():
         pieces = _forward(model, part, kv, cache, progress, whole)
-        spread = [(rows * flight.num_lanes, place, logits) for rows, place, logits in pieces]
-        logits, lanes = Logits.of(num_rows, block_len, spread), flight.lanes(part)
+        logits, lanes = Logits.of(num_rows, block_len, pieces), flight.lanes(part)
         memory = memory or decoder.init(Shape(num_rows, block_len, logits.shape[-1], logits.device))
         view = flight.view(lanes, logits)
         update = decoder.step(view, memory)
@@ -77,7 +76,7 @@ def decode_running(
         flight.advance_(state, ~lanes.done.view(batch, -1), memory)
         if on_step is not None:
             on_step(state, *_side_by_side(state, view, update, Logits.of(batch, width, pieces)))
-        del pieces, spread, logits, view, update  # they hold the logits
+        del pieces, logits, view, update  # they hold the logits
         flight.open_(state)
         part = flight.open_part(state)
     return results(state)
@@ -104,18 +103,20 @@ def check_running(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop:
 def _forward(
     model: Denoiser, part: DecodeState, kv: Any, cache: CacheStrategy, progress: Progress, whole: bool
 ) -> list[Piece]:
-    """Logits of the masks in open blocks, by place behind each row's first unfinished one. whole: of all columns there.
-    Counts NFE and queried columns."""
+    """Logits of the masks in open blocks, by place in the windows of all lanes. whole: of all columns there. Counts NFE
+    and queried columns."""
     pieces, device, end = [], part.canvas.device, part.visible_end
     for plan in list(cache.plan(progress, model.spec)):
         rows = plan.rows.numpy()
         window = progress.between(progress.start, progress.stop) if whole else progress.masked
-        want = torch.from_numpy(pack(window[rows])).to(device, non_blocking=True)
+        columns = pack(window[rows])
+        place = rows[:, None] * progress.window + columns - progress.start[rows, None]
+        want, place = (torch.from_numpy(t).to(device, non_blocking=True) for t in (columns, place.ravel()))
         plan = plan.to(device)
         logits = model.logits(part.canvas, plan, want, end=end, kv=kv)
         part.nfe[plan.rows] += 1
         part.queried[plan.rows] += plan.num_queried * model.passes
-        pieces.append((plan.rows, want - part.start[plan.rows, None], logits))
+        pieces.append((place, logits.flatten(0, 1)))
     return pieces
 
 

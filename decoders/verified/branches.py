@@ -72,7 +72,7 @@ class Branches:
             first = torch.from_numpy(np.flatnonzero(entering[::states]) * states).to(device)
             others = first[:, None] + torch.arange(1, states, device=device)
             self.kv.copy(first[:, None].expand_as(others).flatten(), others.flatten())
-        state.nfe += ~state.done
+        state.nfe = state.nfe + ~state.done  # not in place: views hold the numbers of their own forward
         state.queried += branches.queried.view(-1, states).sum(1)
         return branches.view(logits)
 

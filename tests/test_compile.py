@@ -1,0 +1,78 @@
+"""Compiled models and fixed shapes decode what eager ones do, and a warm one compiles nothing more."""
+
+import shutil
+from collections.abc import Sequence
+from unittest.mock import Mock
+
+import pytest
+import torch
+from conftest import BLOCK, PAD, make_model
+from jaxtyping import config
+from torch._dynamo.utils import counters
+
+import dllm
+from decoders import NO_CACHE, Decoder, StrictEos, Threshold
+from decoders.loop import decode_queue
+from decoders.types import DecodedRow, in_order
+from dllm import DiffusionLM
+from dllm.cache import BlockCache, CacheStrategy, WindowCache
+from dllm.layers import WIDTH
+from dllm.load import compile_
+
+COMPILER = pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+
+
+def decoded(model: DiffusionLM, lengths: Sequence[int], slots: int, cache: CacheStrategy) -> list[DecodedRow]:
+    """Rows of random prompts of these lengths. They end at different steps."""
+    rng = torch.Generator().manual_seed(sum(lengths))
+    prompts = [torch.randint(0, PAD, (length,), generator=rng).tolist() for length in lengths]
+    parts = {"decoder": Decoder(Threshold(0.5)), "cache": cache, "stop": StrictEos(), "block_len": BLOCK}
+    return list(in_order(decode_queue(model, prompts, slots=slots, gen_len=2 * BLOCK, **parts)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "cache"),
+    [("full", NO_CACHE), ("shifted", WindowCache(0, 0)), ("block_causal", BlockCache()), ("mixed", WindowCache(2, 3))],
+)
+def test_fixed_shapes_decode_the_same(kind: str, cache: CacheStrategy) -> None:
+    model, seen = make_model(kind), set[tuple[int, int]]()
+    rows = decoded(model, (5, 11, 3, 9, 40), 3, cache)
+    hook = model.backbone.get_decoder().register_forward_pre_hook
+    hook(lambda _, args, kwargs: seen.add(tuple(kwargs["inputs_embeds"].shape[:2])), with_kwargs=True)
+    model.fixed_shapes = True
+    assert decoded(model, (5, 11, 3, 9, 40), 3, cache) == rows
+    assert all(batch == 3 and not width % WIDTH for batch, width in seen)
+
+
+def test_cuda_graphs_are_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = Mock()
+    monkeypatch.setattr(torch.nn.Module, "compile", compiled)
+    with pytest.warns(UserWarning, match=r"CUDA graphs are not for model 'tiny': it is on cpu; it is compiled without"):
+        model = dllm.load("tiny", compile="cuda_graphs")
+    compiled.assert_called_once_with(dynamic=True, mode=None)
+    assert not model.fixed_shapes
+    with pytest.raises(ValueError, match=r"compile='graphs' of load_diffusion; give .*cuda_graphs"):
+        dllm.load("tiny", compile="graphs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=COMPILER)])
+def test_a_warm_model_compiles_nothing_more(backend: str) -> None:
+    """The first decodes meet every way in which the loop calls a model: with and without K/V, all rows or some, one
+    row or several, the whole canvas or a part. Later ones have other prompts, lengths, numbers of rows and slots."""
+    config.update("jaxtyping_disable", True)  # checks of types would be compiled too
+    model, eager = make_model("full"), make_model("full")
+    compile_(model, graphs=False)
+    model.backbone.get_decoder().compile(dynamic=True, backend=backend)
+    torch._dynamo.reset()
+    counters.clear()
+    caches = (NO_CACHE, WindowCache(0, 0))
+    for cache in caches:
+        for lengths, slots in (((5, 11, 3), 3), ((4,), 1), ((6, 9, 13, 4, 17), 4)):
+            assert decoded(model, lengths, slots, cache) == decoded(eager, lengths, slots, cache)
+    graphs = counters["stats"]["unique_graphs"]
+    assert 0 < graphs <= 10  # far from the limit, behind which torch runs uncompiled and counts nothing
+    for cache in (*caches, WindowCache(0, None), WindowCache(2, 2, refresh_every=2)):
+        for lengths, slots in (((7, 8), 1), ((30, 3, 21, 2), 3), ((12, 2, 5, 8, 8, 1, 20), 5), ((2, 2), 2)):
+            assert decoded(model, lengths, slots, cache) == decoded(eager, lengths, slots, cache)
+    assert counters["stats"]["unique_graphs"] == graphs
