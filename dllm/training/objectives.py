@@ -25,6 +25,8 @@ class Batch:
     end: the column behind the response, which EOS fills up from its text on.
     packed: in rows that hold several prompts and answers, the columns of the answers `[B, T]`; prompt_len is then 0,
         text_end and end are where the last one ends. None: a prompt and an answer a row.
+    order: the forward that wrote each column of a recorded decode `[B, T]`, of those that none wrote the last. None:
+        the text was not decoded.
 
     For example a prompt of 3 tokens, an answer of 2 and a response of 4 columns: prompt_len 3, text_end 6, end 7.
     """
@@ -34,6 +36,7 @@ class Batch:
     text_end: Int[Tensor, " B"]
     end: Int[Tensor, " B"]
     packed: Bool[Tensor, "B T"] | None = None
+    order: Int[Tensor, "B T"] | None = None
 
     def between(self, first: Int[Tensor, " B"], last: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
         """Columns from `first` on and before `last`."""
