@@ -160,16 +160,18 @@ class DiffusionLM(nn.Module):
         mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
 
-        # where in the query each wanted column's hidden state is
-        place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
-        source = place.gather(1, (want - self.spec.shift).clamp(min=0))
+        in_query = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
+        source = in_query.gather(1, (want - self.spec.shift).clamp(min=0))
         return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1])))
 
     def full_logits(
-        self, canvas: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"], end: Int[Tensor, " B"] | None = None
-    ) -> Float[Tensor, "B T V"]:
-        """Logits for every column by one forward without a cache (training, tests). Column 0 of a shifted model gets
-        its own."""
+        self,
+        canvas: Int[Tensor, "B T"],
+        prompt_len: Int[Tensor, " B"],
+        end: Int[Tensor, " B"] | None = None,
+        where: Bool[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "... V"]:
+        """Logits for all columns `[B, T, V]` or the N of `where` `[N, V]`. Column 0 of a shifted model gets its own."""
         length = canvas.shape[1]
         end = torch.full_like(prompt_len, length) if end is None else end
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
@@ -177,7 +179,8 @@ class DiffusionLM(nn.Module):
         mask = self._attention_mask(columns, end, length, prompt_len, drafted)
         embeds, positions = self._embed(canvas, columns, end), self.positions(prompt_len, length)
         hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
-        return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
+        hidden = hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden))
+        return self._head(hidden if where is None else hidden[where])
 
     def response_blocks(self, prompt_len: Int[Tensor, " B"], count: int) -> Int[Tensor, "B N"]:
         """`count` canvas columns of each row, from the start of the block in which its response begins. Raises
@@ -197,9 +200,9 @@ class DiffusionLM(nn.Module):
         clean_before: bool = True,
         group_start: Int[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "V B N Vocab"]:
-        """Logits for the columns `response_blocks(prompt_len, N)`, each given its group of blocks of `noisy`, up to its
-        own block, and the clean blocks before the group. One forward over the clean canvas and all V noisy views (block
-        diffusion training: Arriola et al. 2503.09573; Fast-dLLM v2, 2509.26328; groups: MultiBD, 2606.29215).
+        """Logits for the columns `response_blocks(prompt_len, N)`, each given its group of blocks of `noisy` up to its
+        own, and the clean blocks before: one forward over the clean canvas and V noisy views (block diffusion training:
+        Arriola et al. 2503.09573; Fast-dLLM v2, 2509.26328; groups: MultiBD, 2606.29215).
 
         With blocks of 2, clean canvas a b c d, and one view C D of its last block, an input attends to those marked x:
 
@@ -209,9 +212,8 @@ class DiffusionLM(nn.Module):
             C, D  x x . .  x x
 
         Columns at or past a row's `end` mean nothing. clean_before: in a shifted model, whether a group's first column
-        is predicted from the clean column before it, as in decoding, or from the view's. group_start: where the group
-        of each column begins, None where each block is one. Raises ValueError for a model without blocks, or with a
-        neighbour mix, which would see the noisy column before a block.
+        is predicted from the clean column before it, as in decoding, or from the view's. group_start: of each column's
+        group, None where each block is one. Raises ValueError for a model without blocks, or with a neighbour mix.
         """
         (views, _, count), length = noisy.shape, clean.shape[1]
         block = self.spec.block
@@ -234,8 +236,7 @@ class DiffusionLM(nn.Module):
         # where the hidden state is that predicts each column: in its own view, or at the end of the clean blocks before
         wanted = ours - self.spec.shift
         place = length + torch.arange(views * count, device=clean.device).view(views, 1, count) - self.spec.shift
-        is_before = wanted < (start if clean_before else ours[:, :1])
-        source = torch.where(is_before, wanted.clamp(0, length - 1), place)
+        source = torch.where(wanted < (start if clean_before else ours[:, :1]), wanted.clamp(0, length - 1), place)
         picked = hidden.gather(1, source.transpose(0, 1).flatten(1)[..., None].expand(-1, -1, hidden.shape[-1]))
         return self._head(picked).unflatten(1, (views, count)).transpose(0, 1)
 
@@ -272,7 +273,7 @@ class DiffusionLM(nn.Module):
         plain = hidden.gather(1, want[..., None].expand(-1, -1, hidden.shape[-1]))
         return self._head(plain), self._head(hidden[:, length:])
 
-    def _head(self, hidden: Float[Tensor, "R W D"]) -> Float[Tensor, "R W V"]:
+    def _head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         head = self.backbone.get_output_embeddings()
         assert head is not None
         logits = head(hidden).to(hidden.device)

@@ -35,9 +35,9 @@ def test_it_learns_in_states_of_its_own_decodes_what_the_causal_lm_says() -> Non
     model, objective = dllm.load("tiny-block"), OnPolicy(dllm.load_causal("tiny-ar"), BLOCK)
     batch, seen, plain = decoded(model), [], model.full_logits
 
-    def record(canvas, prompt_len, end):
+    def record(canvas, *others):
         seen.append(canvas)
-        return plain(canvas, prompt_len, end)
+        return plain(canvas, *others)
 
     model.full_logits = record
     loss = objective(model, batch, torch.Generator().manual_seed(0))

@@ -57,6 +57,6 @@ class OnPolicy:
             target = self.teacher.next_logits(canvas[:, :-1], where[:, 1:], rng).float()
             target[:, mask_id] = float("-inf")  # none of the candidates
             log_p = target.log_softmax(-1)
-        log_q = model.full_logits(canvas.masked_fill(masked, mask_id), prompt_len, end)[where].float().log_softmax(-1)
+        log_q = model.full_logits(canvas.masked_fill(masked, mask_id), prompt_len, end, where).float().log_softmax(-1)
         gap = (log_p.exp() * (log_p - log_q)).nan_to_num().sum(-1)  # 0 * inf at MASK
         return row_means(gap, where).mean()
