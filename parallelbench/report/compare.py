@@ -117,7 +117,7 @@ def _ranks(paths: Sequence[Path], folders: Sequence[Sequence[Run]], out_dir: str
         numbers = zip(columns, ranks, (".1f", ".1f", ".2f", ".2f"), strict=True)
         cells = [f"{column[place]:{show}} ({rank[place]:.0f})" for column, rank, show in numbers]
         lines.append(table_row([name, *cells]))
-    score, tpf = (with_interval(tau, ".2f") for tau in taus)
+    score, tpf = ("none, all are alike" if tau is None else with_interval(tau, ".2f") for tau in taus)
     markdown = "\n".join([*lines, "", f"tau of scores: {score}; tau of TPF: {tpf}", "", RANKS, ""])
     folder = out_folder(out_dir)
     with replacing(folder / "ranks.csv") as file:
