@@ -204,10 +204,11 @@ class DiffusionLM(nn.Module):
         end: Int[Tensor, " B"],
         *,
         clean_before: bool = True,
+        group_start: Int[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "V B N Vocab"]:
-        """Logits for the columns `response_blocks(prompt_len, N)`, each given its own block of `noisy` and the clean
-        blocks before. One forward over the clean canvas and all V noisy views (block diffusion training: Arriola et al.
-        2503.09573; Fast-dLLM v2, 2509.26328).
+        """Logits for the columns `response_blocks(prompt_len, N)`, each given its group of blocks of `noisy` up to its
+        own, and the clean blocks before: one forward over the clean canvas and V noisy views (block diffusion training:
+        Arriola et al. 2503.09573; Fast-dLLM v2, 2509.26328; groups: MultiBD, 2606.29215).
 
         With blocks of 2, clean canvas a b c d, and one view C D of its last block, an input attends to those marked x:
 
@@ -216,9 +217,9 @@ class DiffusionLM(nn.Module):
             c, d  x x x x  . .
             C, D  x x . .  x x
 
-        Columns at or past a row's `end` mean nothing. clean_before: in a shifted model, whether a block's first column
-        is predicted from the clean column before it, as in decoding, or from the view's. Raises ValueError for a model
-        without blocks, or with a neighbour mix, which would see the noisy column before a block.
+        Columns at or past a row's `end` mean nothing. clean_before: in a shifted model, whether a group's first column
+        is predicted from the clean column before it, as in decoding, or from the view's. group_start: of each column's
+        group, None where each block is one. Raises ValueError for a model without blocks, or with a neighbour mix.
         """
         (views, _, count), length = noisy.shape, clean.shape[1]
         block = self.spec.block
@@ -226,23 +227,22 @@ class DiffusionLM(nn.Module):
         if block is None or self.mix is not None or self.spec.context_causal:
             raise ValueError("two streams need a model with spec.block, without neighbour mix or context_causal")
         columns = torch.arange(length, device=clean.device).expand_as(clean)
-        within = ours.clamp(max=length - 1)
-        stream = torch.cat([columns, within.repeat(1, views)], dim=1)  # the canvas column of each input
+        stream = torch.cat([columns, ours.clamp(max=length - 1).repeat(1, views)], dim=1)  # the column of each input
         live = torch.cat([columns < end[:, None], (ours < end[:, None]).repeat(1, views)], dim=1)
-        view = torch.arange(views + 1, device=clean.device)
-        view = view.repeat_interleave(torch.tensor([length] + [count] * views, device=clean.device))
+        view = (torch.arange(length + views * count, device=clean.device) - length) // count  # of the canvas: below 0
+        start = ours // block * block if group_start is None else group_start
         index = stream // block
-        same, before = index[:, :, None] == index[:, None], index[:, :, None] > index[:, None]
-        mask = (same & (view[:, None] == view)) | (before & (view == 0))
+        sees = torch.cat([columns // block + 1, start.repeat(1, views) // block], dim=1)  # clean blocks before this one
+        own = (sees[:, :, None] == sees[:, None]) & (index[:, :, None] >= index[:, None]) & (view[:, None] == view)
+        mask = own | ((sees[:, :, None] > index[:, None]) & (view < 0))
         noise = self.backbone.get_input_embeddings()(noisy.transpose(0, 1).flatten(1))
         embeds = torch.cat([self._embed(clean, columns, end), noise], dim=1)
         positions = self.positions(prompt_len, length).gather(1, stream)
         hidden = self._forward(embeds, (mask & live[:, None])[:, None], positions, None)
-        # where the hidden state is that predicts each column: in its own view, or at the end of the clean block before
+        # where the hidden state is that predicts each column: in its own view, or at the end of the clean blocks before
         wanted = ours - self.spec.shift
         place = length + torch.arange(views * count, device=clean.device).view(views, 1, count) - self.spec.shift
-        is_before = wanted // block < (ours if clean_before else ours[:, :1]) // block
-        source = torch.where(is_before, wanted.clamp(0, length - 1), place)
+        source = torch.where(wanted < (start if clean_before else ours[:, :1]), wanted.clamp(0, length - 1), place)
         picked = hidden.gather(1, source.transpose(0, 1).flatten(1)[..., None].expand(-1, -1, hidden.shape[-1]))
         return self._head(picked).unflatten(1, (views, count)).transpose(0, 1)
 

@@ -1,4 +1,5 @@
-"""Distils a model on its own correct decodes: `python scripts/distill.py model=tiny out_dir=...` (dParallel).
+"""Distils a model on its own correct decodes: `python scripts/distill.py model=tiny out_dir=...` (dParallel), or from a
+causal LM in the states of its own decodes, objective=on_policy (OPDLM).
 
 First the model decodes training prompts, one token per step unless `decoder` says otherwise, into out_dir/trajectories,
 an ordinary run; then it is trained on those that its tasks' scorers accept. objective=mdlm is the control, ordinary
@@ -64,7 +65,8 @@ def distill(config: dict[str, Any]) -> None:
     processes = join()
     model = starting_model(config)
     run = decode_trajectories(model, config, processes)
-    data = correct_trajectories(run, model, config["gen_length"], config["batch_size"], config["seed"])
+    shape = config["gen_length"], config["batch_size"], config["seed"]
+    data = correct_trajectories(run, model, *shape, keep_all=config["keep_all"])
     if lora is None:
         model.requires_grad_(True)
     else:
@@ -92,7 +94,7 @@ def distill(config: dict[str, Any]) -> None:
         lora.save(model, folder, config["init"] or config["model"]["name_or_path"])
     record = {
         "config": settings,
-        "trajectories": {"decoded": len(run.records), "correct": len(data.prompts), "by": run.info["identity"]},
+        "trajectories": {"decoded": len(run.records), "kept": len(data.prompts), "by": run.info["identity"]},
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "steps": report.steps,
         "sequences": report.steps * report.batches_per_step * config["batch_size"],

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from functools import partial
+from itertools import takewhile
 
 import pytest
+import torch
 from conftest import make_model
 
 import dllm
@@ -14,6 +16,7 @@ from decoders import (
     Eotp,
     FixedK,
     Never,
+    Prefix,
     StopRule,
     StrictEos,
     Threshold,
@@ -22,6 +25,7 @@ from decoders import (
 from decoders.loop import NO_CACHE, DecodedRow
 from decoders.verified.ahead import decode_ahead
 from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
+from dllm.model import DiffusionLM
 from parallelbench.tasks import builtin_tasks
 
 PREFIX, DUAL = WindowCache(0, None), WindowCache(0, 0)
@@ -62,6 +66,53 @@ def test_tokens_are_those_of_one_per_forward_batched_and_alone(
         assert sum(row.nfe for row in rows) < sum(row.nfe for row in slow)
 
 
+def stepwise(model: DiffusionLM, prompt: list[int], gen_len: int, states: int, tau: float, match: str) -> list[int]:
+    """FreeDave as its paper has it: one row, one window, no cache, states as lists."""
+    mask_id, prompt_len = model.spec.mask_id, torch.tensor([len(prompt)])
+
+    def step(state: list[int]) -> tuple[dict[int, int], list[tuple[int, int]]]:
+        probs = model.full_logits(torch.tensor([state]), prompt_len)[0].float().softmax(-1)
+        ranked = sorted((-float(probs[c].max()), c) for c, token in enumerate(state) if token == mask_id)
+        tokens = [(c, int(probs[c].argmax())) for _, c in ranked]
+        sure = dict(pair for pair, (minus, _) in zip(tokens, ranked, strict=True) if -minus >= tau)
+        return sure or dict(tokens[:1]), tokens
+
+    canvas, planned = [*prompt, *[mask_id] * gen_len], []
+    while mask_id in canvas:
+        at, reached = 0, 0
+        while reached is not None:
+            at = reached
+            state = [dict(planned[:at]).get(c, token) for c, token in enumerate(canvas)]
+            target, ranked = step(state)
+            drafts = {j: dict(planned[at:j]) for j in range(at + 1, len(planned) + 1)}
+            fits = [j for j, d in drafts.items() if (d == target if match == "exact" else d.items() <= target.items())]
+            reached = max(fits, default=None)
+        canvas = [target.get(c, token) for c, token in enumerate(state)]
+        left = [pair for pair in ranked if pair[0] not in target]
+        planned = left[: min(states - 1, len(left) - 1)] if left else []
+    return list(takewhile(lambda token: token not in model.spec.eos_ids, canvas[len(prompt) :]))
+
+
+@torch.inference_mode()
+def test_steps_of_a_threshold_are_looked_ahead_of_by_either_rule(prompts: list[list[int]]) -> None:
+    parts = {"gen_len": 12, "block_len": 12, "decoder": Decoder(Threshold(0.6)), "cache": NO_CACHE, "stop": Never()}
+    model, few = make_model("full", 5), prompts[:2]
+    slow = decode(model, few, **parts)
+    exact, subset = (decode_ahead(model, few, states=4, match=match, **parts) for match in ("exact", "subset"))
+    for match, rows in (("exact", exact), ("subset", subset)):
+        assert [row.token_ids for row in rows] == [stepwise(model, p, 12, 4, 0.6, match) for p in few]
+    assert [row.token_ids for row in exact] == [row.token_ids for row in slow]
+    assert [row.token_ids for row in subset] != [row.token_ids for row in slow]
+    assert sum(row.nfe for row in exact) < sum(row.nfe for row in slow)
+    parts |= {"gen_len": GEN_LENS, "block_len": 8, "cache": BlockCache(), "stop": StrictEos()}
+    model = make_model("block_causal", 2)
+    rows = decode_ahead(model, prompts, states=3, **parts)
+    assert [plain(row) for row in rows] == [plain(row) for row in decode(model, prompts, **parts)]
+    assert rows[:1] == decode_ahead(model, prompts[:1], states=3, **parts | {"gen_len": GEN_LENS[:1]})
+    with pytest.raises(ValueError, match="match='superset'"):
+        decode_ahead(model, prompts, states=4, match="superset", **parts)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("confidence", ["prob", "margin", "entropy", "left_to_right"])
 @pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block"])
@@ -95,10 +146,13 @@ def test_what_cannot_be_looked_ahead_of_is_refused(prompts: list[list[int]]) -> 
             decode_ahead(model, prompts, **given)
 
     refused("states=0", states=0)
-    for decoder in (Decoder(FixedK(2)), Decoder(Threshold()), Decoder(FixedK(1), temperature=1.0)):
-        refused(r"use rule FixedK\(1\) alone", decoder=decoder)
-    refused(r"use rule FixedK\(1\) alone", decoder=Decoder(FixedK(1), transforms=(BanEos(),)))
-    refused(r"use rule FixedK\(1\) alone", decoder=Decoder(FixedK(1), confidence="random"))
+    for decoder in (
+        Decoder(Prefix()),
+        Decoder(FixedK(1), temperature=1.0),
+        Decoder(FixedK(1), transforms=(BanEos(),)),
+        Decoder(Threshold(), confidence="random"),
+    ):
+        refused("greedy steps of FixedK or Threshold; use one of them alone", decoder=decoder)
     for cache in (WindowCache(0, 0, refresh_every=4), DelayedCache()):
         refused("depends on the steps before", cache=cache)
     refused("looks at predictions", stop=Eotp())

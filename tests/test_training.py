@@ -19,7 +19,7 @@ from dllm.cache import Plan
 from dllm.checkpoint import ASSETS
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
-from dllm.training.masking import content_columns, mask_response
+from dllm.training.masking import content_columns, draw_groups, mask_response, rising
 from dllm.training.objectives import Batch, BlockDiffusion, MaskedDiffusion, NextToken, stale_logits
 from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
@@ -60,6 +60,68 @@ def test_loss_is_the_weighted_cross_entropy_of_masked_tokens() -> None:
         columns = masked[row].nonzero()[:, 0]
         expected += -sum(float(log_p[c, canvas[row, c]]) for c in columns) / len(columns) / 6
     assert abs(float(loss.detach()) - expected) < 1e-4
+
+
+def test_groups_of_blocks_are_masked_at_rates_that_rise() -> None:
+    rng = torch.Generator().manual_seed(0)
+    first = torch.tensor([0, 2]).repeat(4000)
+    start = draw_groups(first, 7, 3, rng)
+    block = torch.arange(7).expand_as(start)
+    begins = start == block
+    assert begins[first == 2, :3].all() and not begins[first == 0, 1].all()
+    ended = begins & (block > first[:, None])  # where one ends and another begins
+    sizes = (block - start.roll(1, 1))[ended]
+    assert sizes.unique().tolist() == [1, 2, 3] and (start <= block).all()
+    assert torch.equal(start.gather(1, start), start)  # a group's first block begins it
+    rate = rising(torch.rand(start.shape, generator=rng), start)
+    later = ~begins
+    assert (rate[later] >= rate.roll(1, 1)[later]).all() and rate.max() <= 1
+    assert abs(float(rate[begins].mean()) - 0.5) < 0.01
+    second = later & begins.roll(1, 1)
+    assert abs(float(rate[second].mean()) - 0.75) < 0.01
+
+
+@pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
+def test_two_streams_see_what_decoding_several_blocks_sees(kind: str) -> None:
+    """Groups of 1 and 2 blocks: each is given the clean blocks before it and its own, as they are masked."""
+    model, rng = make_model(kind), torch.Generator().manual_seed(4)
+    clean = torch.randint(0, 40, (2, 32), generator=rng)
+    prompt_len, end = torch.tensor([9, 11]), torch.tensor([32, 30])
+    masked = (torch.rand(clean.shape, generator=rng) < 0.5) & (torch.arange(32) >= prompt_len[:, None])
+    noisy = clean.masked_fill(masked, 47)
+    ours = model.response_blocks(prompt_len, 3 * BLOCK)
+    start = torch.tensor([[1, 2, 2], [1, 1, 3]]).repeat_interleave(BLOCK, 1) * BLOCK
+    logits = model.two_stream_logits(noisy.gather(1, ours)[None], clean, prompt_len, end, group_start=start)[0]
+    for row, place in itertools.product(range(2), range(0, 3 * BLOCK, BLOCK)):
+        from_, to = int(start[row, place]), int(ours[row, place]) + BLOCK
+        canvas = torch.cat([clean[row, :from_], noisy[row, from_:to], clean[row, to:]])[None]
+        expected = model.full_logits(canvas, prompt_len[row : row + 1], end[row : row + 1])[0, to - BLOCK : to]
+        live = ours[row, place : place + BLOCK] < end[row]
+        torch.testing.assert_close(logits[row, place : place + BLOCK][live], expected[live], atol=1e-4, rtol=1e-4)
+
+
+def test_block_diffusion_shows_later_blocks_what_is_masked_before_them() -> None:
+    model, seen = make_model("shifted_block_causal"), []
+    canvas = torch.randint(0, 40, (40, 40), generator=torch.Generator().manual_seed(1))
+    batch = Batch(canvas, torch.full((40,), 9), torch.full((40,), 38), torch.full((40,), 40))
+
+    def record(noisy, clean, prompt_len, end, *, clean_before, group_start):
+        seen.append((noisy == 47, group_start))
+        return torch.zeros(*noisy.shape, 48, requires_grad=True)
+
+    model.two_stream_logits = record
+    for group in (1, 3):
+        BlockDiffusion(group=group)(model, batch, torch.Generator().manual_seed(2))
+    (alone, nothing), (masked, start) = seen
+    response = torch.arange(32) >= 1  # the prompt's last column is in the first block
+    assert nothing is None and torch.equal(alone[0] ^ alone[1], (response & (torch.arange(32) < 30)).expand(40, -1))
+    assert not masked[:, :, 0].any() and not masked[:, :, 30:].any() and not torch.equal(masked[0], ~masked[1])
+    assert start[:, 0].unique().tolist() == [8] and start.unique().tolist() == [8, 16, 24, 32]
+    share = masked.float().unflatten(2, (4, 8)).mean(3)
+    inside = start.unflatten(1, (4, 8))[:, :, 0] < torch.tensor([8, 16, 24, 32])
+    assert share[:, :, 1:3][:, inside[:, 1:3]].mean() > 0.7 > 0.6 > share[:, :, 1:3][:, ~inside[:, 1:3]].mean() > 0.4
+    with pytest.raises(ValueError, match="group=0; blocks that are masked together are at least 1"):
+        BlockDiffusion(group=0)
 
 
 def batch_of_two() -> Batch:

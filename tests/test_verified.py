@@ -290,6 +290,8 @@ def test_methods_refuse_models_that_do_not_fit() -> None:
         ("masks=0 of LinearSpec", LinearSpec, {"masks": 0}),
         ("temperature=-1.0 of SelfSpec", SelfSpec, {"temperature": -1.0}),
         ("states=0 of FreeDave", FreeDave, {"states": 0}),
+        ("tau=0.9 is of prob or margin, not of entropy", FreeDave, {"tau": 0.9, "confidence": "entropy"}),
+        ("match=subset is another rule with a threshold alone", FreeDave, {"match": "subset"}),
     ):
         with pytest.raises(ValueError, match=message):
             kind(**knob)

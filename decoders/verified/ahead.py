@@ -1,28 +1,37 @@
-"""Lossless parallel decoding of a denoiser: the states that one forward expects next are tried in one forward, and
-those stay that the model itself would have reached, one token at a time (FreeDave, arXiv 2510.00294).
+"""Parallel decoding of a denoiser with verified drafts: the states that one forward expects next are tried in one
+forward, and those stay that the model itself would have reached (FreeDave, arXiv 2510.00294).
 
 A forward ranks the masked columns. The states after the first, the first two, ... of them are rows of their own, which
-share their prompt's K/V; a forward over all of them says what the model does in each. As long as that is the next of
-the ranking, the chain goes on; where it is not, the model's own choice is written.
+share their prompt's K/V; a forward over all of them says what the rule does in each. As long as that leads to another
+of the states, the chain goes on; where it does not, what the rule commits there is written.
+
+By the exact rule a state is reached when a step of another one ends in it. The text is then that of the rule, step by
+step. By the subset rule it is reached when its tokens are among those that the step writes, and the rest of them is
+asked about again. Every token is then one that the rule commits where it is written, and the text is that of no other
+decoder. Of one token per step the two rules are the same.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from decoders.compose import Decoder, surest
+from conf.knobs import check
+from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.loop import DecodedRow, Drafted, OnStep, begin, check_parts, results
 from decoders.propose import propose
-from decoders.rules.basic import FixedK
+from decoders.rules.basic import FixedK, Threshold
 from decoders.stop import StopRule
-from decoders.types import Candidates, Update, View
+from decoders.types import Candidates, Shape, Update, View
 from decoders.verified.branches import Branches, Expected, check_shared
 from dllm.cache import CacheStrategy
 from dllm.protocols import Denoiser
+
+Match = Literal["exact", "subset"]
 
 
 @torch.inference_mode()
@@ -31,6 +40,7 @@ def decode_ahead(
     prompts: Sequence[Sequence[int]],
     *,
     states: int,
+    match: Match = "exact",
     gen_len: int | Sequence[int] | None = None,
     templates: Sequence[Sequence[int]] | None = None,
     block_len: int,
@@ -44,13 +54,19 @@ def decode_ahead(
 ) -> list[DecodedRow]:
     """What `decode` gives with the same arguments, token for token, in fewer forwards.
 
-    states: of a row in one forward, at least 1; all of their columns count as queried. decoder: greedy, of FixedK(1)
-    alone. Raises ValueError for other decoders, for caches whose columns depend on the steps before, for stop rules
-    that look at predictions, and as `decode` does.
+    states: of a row in one forward, at least 1; all of their columns count as queried.
+    match: when a state counts as reached. "exact" as said; "subset" takes fewer forwards with a threshold, for another
+        text.
+    decoder: greedy, of `FixedK` or `Threshold` alone.
+
+    Raises ValueError for other decoders, for caches whose columns depend on the steps before, for stop rules that look
+    at predictions, and as `decode` does.
     """
+    check(decode_ahead, match=match)
     check_ahead(model, decoder, cache, stop, states)
     state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
-    device = state.canvas.device
+    batch, device = len(prompts), state.canvas.device
+    first = torch.arange(batch, device=device) * states  # the row of each row's state 0
     filled = [[k < s for k in range(states - 1)] for s in range(states)]
     branches = Branches(model, cache, state, filled, on_step is not None)
     log = list[Tensor]()
@@ -58,51 +74,66 @@ def decode_ahead(
 
     while (view := branches.forward(state, plan)) is not None:
         candidates = propose(view, view.logits, 0.0, decoder.confidence)
-        chosen = surest(candidates.confidence, view.masked)
-        chain = _chain(plan, candidates, chosen, states)
+        memory = decoder.init(Shape(len(view.step), block_len, view.logits.shape[2], device))  # the rules have none
+        chosen = decoder.step(view, memory).write
+        leads, rank = _leads(plan, candidates, chosen, states, match)
 
         written = torch.zeros_like(chosen[::states])
+        at, kept = torch.zeros_like(state.nfe), torch.zeros_like(state.nfe)
         end, moving = state.end, ~state.done
-        for length in range(int(chain.max()) + 1):  # one token at a time, since any may end the row
-            row = torch.arange(len(prompts), device=device) * states + torch.minimum(chain, chain.new_tensor(length))
-            now = moving & (length <= chain)
-            update = Update(candidates.tokens[row], chosen[row] & now[:, None])
+        while bool(moving.any()):  # one step at a time, since any may end the row
+            row, to = first + at, leads.gather(1, at[:, None])[:, 0]
+            write = chosen[row] & ((rank < to[:, None]) | (to == at)[:, None])
+            update = Update(candidates.tokens[row], write & moving[:, None])
             state.apply_(state.canvas.gather(1, state.columns), view.live[row], update)
             written |= update.write
+            kept = torch.where(moving, to, kept)
             state.cut_(stop(state))
-            moving = now & (state.end == end)
-        settled = written.sum(1)
-        kept = torch.minimum(chain, settled)
+            moving = moving & (to > at) & (state.end == end)
+            at = torch.where(moving, to, at)
         log.append(torch.cat([torch.stack([state.nfe - 1, plan.count, kept], 1), plan.tokens], 1))
         combined = Update(state.canvas.gather(1, state.columns), written)
-        last = torch.arange(len(prompts), device=device) * states + (settled - 1).clamp(min=0)
+        last = first + at
         expected = Candidates(candidates.tokens[last], candidates.confidence[last])
         plan = Expected.of(expected, (view.masked & ~chosen)[last], states - 1)
         state.advance_()
         plan = plan.only((state.step > 0) & (state.end == end) & ~state.done)
         if on_step is not None:
-            on_step(state, _rows(view, torch.arange(len(prompts), device=device) * states), combined)
+            on_step(state, _rows(view, first), combined)
     verified = torch.stack(log, 1).tolist()  # by row and forward
     return [replace(row, drafts=_drafted(lines)) for row, lines in zip(results(state), verified, strict=True)]
 
 
 def check_ahead(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop: StopRule, states: int) -> None:
-    """Raises ValueError unless one token at a time of these parts can be looked ahead of."""
+    """Raises ValueError unless the steps of these parts can be looked ahead of."""
     check_parts(model, decoder, cache)
     check_shared(model, cache, states)
-    if decoder != Decoder(FixedK(1), confidence=decoder.confidence) or decoder.confidence == "random":
-        raise ValueError("states are verified against greedy decoding of one token per step; use rule FixedK(1) alone")
+    alone = decoder == Decoder(decoder.rule, confidence=decoder.confidence) and decoder.confidence != "random"
+    if not alone or not isinstance(decoder.rule, FixedK | Threshold):
+        raise ValueError("states are verified against greedy steps of FixedK or Threshold; use one of them alone")
     if stop.looks is not None:
         raise ValueError(f"{stop} looks at predictions, which drafts change; use stop=strict_eos, block_eos or never")
 
 
-def _chain(plan: Expected, candidates: Candidates, chosen: Bool[Tensor, "N W"], states: int) -> Int[Tensor, " B"]:
-    """How many places of a plan the model fills itself, one after the other, as planned."""
-    place = chosen.int().argmax(1).view(-1, states)[:, :-1]
-    token = candidates.tokens.gather(1, chosen.int().argmax(1, keepdim=True)).view(-1, states)[:, :-1]
-    as_planned = (place == plan.places) & (token == plan.tokens)
-    as_planned &= torch.arange(states - 1, device=place.device) < plan.count[:, None]
-    return as_planned.long().cumprod(1).sum(1)
+def _leads(
+    plan: Expected, candidates: Candidates, chosen: Bool[Tensor, "N W"], states: int, match: Match
+) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B W"]]:
+    """The state that each state's own step reaches, itself where that is none of them; and the rank in the plan of
+    each position, `states` for those that are not in it."""
+    of_states = (-1, states, chosen.shape[1])
+    places = plan.places[:, None].expand(-1, states, -1)
+    number = torch.arange(states, device=chosen.device)
+    planned = number[:-1] < plan.count[:, None]
+    as_planned = chosen.view(of_states).gather(2, places) & planned[:, None]
+    as_planned &= candidates.tokens.view(of_states).gather(2, places) == plan.tokens[:, None]
+    decided = number[:-1] < number[:, None]  # the places that a state has filled
+    leads = (as_planned | decided).long().cumprod(2).sum(2)
+    if match == "exact":
+        whole = chosen.view(of_states).sum(2) == leads - number
+        leads = torch.where(whole, leads, number)
+    rank = plan.count.new_full((len(plan.count), chosen.shape[1]), states)
+    rank.scatter_reduce_(1, plan.places, torch.where(planned, number[:-1], states), "amin")
+    return leads, rank
 
 
 def _rows(view: View, rows: Int[Tensor, " B"]) -> View:

@@ -5,4 +5,5 @@ from dllm.training.certainty import CertaintyForcing
 from dllm.training.drafting import Drafting
 from dllm.training.fit import FitConfig
 from dllm.training.objectives import BlockDiffusion, MaskedDiffusion, NextToken
+from dllm.training.on_policy import OnPolicy
 from dllm.training.scratch import scratch_causal, scratch_llama, scratch_recurrent

@@ -36,3 +36,22 @@ def content_columns(
     left."""
     content = response & ~torch.isin(tokens, scaffold)
     return torch.where(content.any(1, keepdim=True), content, response)
+
+
+def draw_groups(first: Int[Tensor, " B"], blocks: int, most: int, rng: torch.Generator) -> Int[Tensor, "B K"]:
+    """Groups of 1 to `most` consecutive blocks, each size equally likely, from block `first` of each row on. Returns
+    the first block of the group of each of a row's `blocks` blocks; those before `first` are groups of their own."""
+    ends = torch.randint(1, most + 1, (len(first), blocks), generator=rng).cumsum(1)
+    block = torch.arange(blocks).expand_as(ends)
+    place = block - first[:, None]
+    number = torch.searchsorted(ends, place.clamp(min=0), right=True)
+    start = first[:, None] + torch.nn.functional.pad(ends, (1, 0)).gather(1, number)
+    return torch.where(place < 0, block, start)
+
+
+def rising(uniform: Float[Tensor, "B K"], start: Int[Tensor, "B K"]) -> Float[Tensor, "B K"]:
+    """Rates of blocks from uniform numbers in [0, 1): that of a group's first block is its number, that of another one
+    uniform between the rate before it and 1 (MultiBD's chain, arXiv 2606.29215). start: as `draw_groups` gives it."""
+    kept = torch.log1p(-uniform).cumsum(1)
+    before = torch.nn.functional.pad(kept, (1, 0)).gather(1, start)
+    return 1 - (kept - before).exp()

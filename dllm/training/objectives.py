@@ -14,7 +14,7 @@ from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 from dllm.recurrent import RecurrentLM
 from dllm.spec import ModelSpec
-from dllm.training.masking import content_columns, mask_response, mix_rows
+from dllm.training.masking import content_columns, draw_groups, mask_response, mix_rows, rising
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Batch:
     end: the column behind the response, which EOS fills up from its text on.
     packed: in rows that hold several prompts and answers, the columns of the answers `[B, T]`; prompt_len is then 0,
         text_end and end are where the last one ends. None: a prompt and an answer a row.
+    order: the forward that wrote each column of a recorded decode `[B, T]`, of those that none wrote the last. None:
+        the text was not decoded.
 
     For example a prompt of 3 tokens, an answer of 2 and a response of 4 columns: prompt_len 3, text_end 6, end 7.
     """
@@ -36,6 +38,7 @@ class Batch:
     text_end: Int[Tensor, " B"]
     end: Int[Tensor, " B"]
     packed: Bool[Tensor, "B T"] | None = None
+    order: Int[Tensor, "B T"] | None = None
 
     def between(self, first: Int[Tensor, " B"], last: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
         """Columns from `first` on and before `last`."""
@@ -156,15 +159,22 @@ class BlockDiffusion:
     eos_fill: whether the EOS behind the text, up to the end of its block, are learned too. Released: the text and its
         EOS only.
     content_fraction: share of rows in which only tokens outside `scaffold` are masked, as in `MaskedDiffusion`.
+    group: blocks at most that are masked together, for models that decode several blocks at once (MultiBD's MultiTF,
+        arXiv 2606.29215). A block then sees those before it in its group as they are masked, at rates that rise from
+        left to right. Groups are of random sizes from 1 on, and the second view draws masks of its own. Released:
+        sizes from 2 on, the first rate drawn above a second uniform number, one view.
     """
 
     least: float = 1e-3
     block_first: Literal["noisy", "clean"] = "noisy"
     eos_fill: bool = False
     content_fraction: float = 0.0
+    group: int = 1
     scaffold: Sequence[int] = ()
 
     def __post_init__(self) -> None:
+        if self.group < 1:
+            raise ValueError(f"group={self.group}; blocks that are masked together are at least 1")
         if not 0 < self.least <= 1:
             raise ValueError(f"least={self.least}; the smallest masking rate is in (0, 1]")
         if self.block_first not in ("noisy", "clean"):
@@ -183,12 +193,28 @@ class BlockDiffusion:
             learned = batch.response & (columns < -(-batch.text_end // block)[:, None] * block)
         content = content_columns(learned, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
         eligible = mix_rows(content, learned, self.content_fraction)
-        rate = self.least + (1 - self.least) * torch.rand(len(learned), -(-len(columns) // block), generator=rng)
-        chosen = torch.rand(learned.shape, generator=rng) < rate[:, columns // block]
-        return self.loss(model, batch, torch.stack([eligible & chosen, eligible & ~chosen]))
+        blocks, start = -(-len(columns) // block), None
+        if self.group > 1:
+            start = draw_groups(batch.prompt_len // block, blocks, self.group, rng)
 
-    def loss(self, model: DiffusionLM, batch: Batch, masked: Bool[Tensor, "V B T"]) -> Float[Tensor, ""]:
-        """The mean for views that mask these columns. Blocks behind the text are left out of the forward."""
+        def draw() -> Bool[Tensor, "B T"]:
+            rate = torch.rand(len(learned), blocks, generator=rng)
+            rate = self.least + (1 - self.least) * (rate if start is None else rising(rate, start))
+            return torch.rand(learned.shape, generator=rng) < rate[:, columns // block]
+
+        chosen = draw()
+        masked = torch.stack([chosen, ~chosen if start is None else draw()])
+        return self.loss(model, batch, masked & eligible, start)
+
+    def loss(
+        self,
+        model: DiffusionLM,
+        batch: Batch,
+        masked: Bool[Tensor, "V B T"],
+        start: Int[Tensor, "B K"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean for views that mask these columns. Blocks behind the text are left out of the forward. start: the
+        first block of the group of each block of the canvas, None where each is one."""
         block = model.spec.block
         assert block is not None
         noisy = batch.canvas.masked_fill(masked, model.spec.mask_id)
@@ -200,8 +226,14 @@ class BlockDiffusion:
         if model.spec.shift:
             masked = masked & (ours > 0)  # nothing predicts column 0
         target = batch.canvas.gather(1, within).expand(len(masked), -1, -1)[masked].to(model.device)
+        group_start = None
+        if start is not None:
+            group_start = (start.gather(1, within // block) * block).to(model.device)
         noisy, clean, prompt_len, end = (t.to(model.device) for t in (noisy, batch.canvas, batch.prompt_len, batch.end))
-        logits = model.two_stream_logits(noisy, clean, prompt_len, end, clean_before=self.block_first == "clean")
+        clean_before = self.block_first == "clean"
+        logits = model.two_stream_logits(
+            noisy, clean, prompt_len, end, clean_before=clean_before, group_start=group_start
+        )
         return F.cross_entropy(logits[masked.to(model.device)].float(), target)
 
 

@@ -21,8 +21,9 @@ from decoders import (
     Verified,
 )
 from decoders.loop import row_seeds
+from decoders.rules.basic import Tau
 from decoders.types import Confidence
-from decoders.verified.ahead import check_ahead, decode_ahead
+from decoders.verified.ahead import Match, check_ahead, decode_ahead
 from decoders.verified.lopa import check_lookahead, decode_lookahead
 from decoders.verified.rounds import verify
 from dllm.cache import CacheStrategy
@@ -107,22 +108,35 @@ class LinearSpec(Knobs):
 
 @dataclass(frozen=True)
 class FreeDave(Knobs):
-    """The tokens of decoder=fixed (k=1) in fewer forwards, for diffusion models: a forward looks at `states` states of
-    a row at once, those that the one before expects after none, one, two, ... more tokens, and goes on from the last
-    that the model itself would have reached.
+    """The tokens of decoder=fixed (k=1) or decoder=threshold in fewer forwards, for diffusion models: a forward looks
+    at `states` states of a row at once, those that the one before expects after none, one, two, ... more tokens, and
+    goes on from the last that the model itself would have reached. Costs `states` times the columns.
 
-    confidence: the order, as in `Decoder`. Costs `states` times the columns.
+    tau: steps commit what a threshold does, null for one token.
+    match: with a threshold, "exact" keeps its text; "subset" also goes on from states that have a part of what a step
+        commits, which takes fewer forwards and gives another text (`decoders.verified.ahead`).
+    confidence: the order, as in `Decoder`; with a threshold "prob" or "margin".
     """
 
     states: Count = 4
+    tau: Tau | None = None
+    match: Match = "exact"
     confidence: Literal["prob", "margin", "entropy", "left_to_right"] = "prob"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tau is not None and self.confidence not in ("prob", "margin"):
+            raise ValueError(f"tau={self.tau} is of prob or margin, not of {self.confidence}; use confidence=prob")
+        if self.tau is None and self.match == "subset":
+            raise ValueError("match=subset is another rule with a threshold alone; give tau, or match=exact")
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
-        denoising, decoder = _denoising("freedave", model), Decoder(FixedK(1), confidence=self.confidence)
+        rule = FixedK(1) if self.tau is None else Threshold(self.tau)
+        denoising, decoder = _denoising("freedave", model), Decoder(rule, confidence=self.confidence)
         check_ahead(denoising, decoder, cache, stop, self.states)
-        loop = in_batches(partial(decode_ahead, states=self.states))
+        loop = in_batches(partial(decode_ahead, states=self.states, match=self.match))
         return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
 
 

@@ -1,20 +1,23 @@
-"""Two runs over the same samples: what the second gains or loses, sample by sample."""
+"""Two runs over the same samples: what the second gains or loses, sample by sample. Or two folders of runs: whether
+they rank the same decoders alike."""
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import rankdata
 
 from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.records.record import Run, find_runs, read_run
 from parallelbench.report.markdown import table_head, table_row, with_interval
 from parallelbench.report.options import split_options
-from parallelbench.stats.curves import knobs
+from parallelbench.stats.agreement import agreement
+from parallelbench.stats.curves import knobs, method
 from parallelbench.stats.intervals import Value, bounded, product
 from parallelbench.stats.metrics import ALL
-from parallelbench.stats.paired import Paired, pair
+from parallelbench.stats.paired import Paired, means, pair, side_by_side
 from parallelbench.stats.sweeps import sign_flip_p
 
 LEGEND = (
@@ -22,6 +25,12 @@ LEGEND = (
     "allow for losses, gains and slow samples of the faster run that are too rare to have shown. p: two-sided paired "
     "permutation test of equal scores (signs of the differences flipped), of each task alone, not corrected for the "
     "number of tasks. better, worse: samples on which B scores more, less."
+)
+RANKS = (
+    "Decoders with the same knobs in both folders, over the tasks and samples that both have; other caches, stops and "
+    "models do not tell runs apart. The rank stands behind each number, 1 is the highest. tau: Kendall's rank "
+    "correlation (tau-b) of all rows with a 95 % bootstrap interval, samples drawn within their tasks and alike for "
+    "all runs. TPF: tokens before EOS per forward."
 )
 
 
@@ -41,10 +50,13 @@ class Comparison:
 
 
 def main(arguments: Sequence[str]) -> str:
-    """Writes compare.csv and compare.md."""
+    """Writes compare.csv and compare.md, or, of two folders with several runs each, ranks.csv and ranks.md."""
     paths, options = split_options(arguments, {"out_dir": "results/compare"})
     if len(paths) != 2:
         raise ValueError(f"{len(paths)} run directories given; name two, A and B")
+    found = [find_runs([path]) for path in paths]
+    if min(map(len, found)) > 1:
+        return _ranks(paths, [[read_run(folder) for folder in folders] for folders in found], options["out_dir"])
     a, b = (_one_run(path) for path in paths)
     rows = compare(pair([a, b]))
     out_dir = out_folder(options["out_dir"])
@@ -78,6 +90,54 @@ def compare(paired: Paired) -> dict[str, Comparison]:
             product(columns, (-1, 1, -1, 1), part.tasks, slower[faster]),
         )
     return rows
+
+
+def _ranks(paths: Sequence[Path], folders: Sequence[Sequence[Run]], out_dir: str) -> str:
+    """Raises ValueError for folders with too few decoders or no task in common, or with other samples."""
+    by_name = [_by_name(path, runs) for path, runs in zip(paths, folders, strict=True)]
+    names = [name for name in by_name[0] if name in by_name[1]]
+    if len(names) < 3:
+        raise ValueError(f"{paths[0]} and {paths[1]} have {len(names)} decoders in common; a ranking takes at least 3")
+    runs = [own[name] for own in by_name for name in names]
+    tasks = set.intersection(*({record.task for record in run.records} for run in runs))
+    if not tasks:
+        raise ValueError(f"{paths[0]} and {paths[1]} have no task in common; run one of them on the other's suite")
+    paired = side_by_side([replace(run, records=[r for r in run.records if r.task in tasks]) for run in runs])
+    of, cut = means(paired), len(names)
+    taus = [agreement(values[:, :cut], values[:, cut:], len(paired.tasks)) for values in (of.score, of.tpf)]
+    columns = [values[0, part] for values in (of.score, of.tpf) for part in (slice(cut), slice(cut, None))]
+
+    left_out = [name for own, other in (by_name, by_name[::-1]) for name in own if name not in other]
+    lines = ["# Rankings", "", *(f"- {name}: {path}" for name, path in zip("AB", paths, strict=True))]
+    lines += [f"- tasks: {', '.join(sorted(tasks))}; {len(paired.tasks)} samples of each decoder"]
+    lines += [f"- finished in one folder alone: {', '.join(left_out)}"] if left_out else []
+    lines += ["", *table_head(["decoder", "A %", "B %", "A TPF", "B TPF"])]
+    ranks = [rankdata(-column.round(9), method="min") for column in columns]
+    for place, name in enumerate(names):
+        numbers = zip(columns, ranks, (".1f", ".1f", ".2f", ".2f"), strict=True)
+        cells = [f"{column[place]:{show}} ({rank[place]:.0f})" for column, rank, show in numbers]
+        lines.append(table_row([name, *cells]))
+    score, tpf = ("none, all are alike" if tau is None else with_interval(tau, ".2f") for tau in taus)
+    markdown = "\n".join([*lines, "", f"tau of scores: {score}; tau of TPF: {tpf}", "", RANKS, ""])
+    folder = out_folder(out_dir)
+    with replacing(folder / "ranks.csv") as file:
+        writer = csv.writer(file)
+        writer.writerow(["decoder", "score_a", "score_b", "tpf_a", "tpf_b"])
+        writer.writerows(zip(names, *columns, strict=True))
+    replace_file(folder / "ranks.md", markdown)
+    return f"{markdown}\n{folder / 'ranks.md'}"
+
+
+def _by_name(path: Path, runs: Sequence[Run]) -> dict[str, Run]:
+    """Finished runs by decoder and knobs."""
+    named: dict[str, Run] = {}
+    for run in runs:
+        name = " ".join([method(run), *(f"{key}={value}" for key, value in knobs(run).items())])
+        if name in named and run.info["status"] == "done":
+            raise ValueError(f"{path} has two runs of {name}, {named[name].folder} and {run.folder}; leave one out")
+        if run.info["status"] == "done" and run.records:
+            named[name] = run
+    return named
 
 
 def _one_run(path: Path) -> Run:

@@ -6,12 +6,14 @@ right becomes batches: the trajectory's tokens, padded with EOS to the run's gen
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from decoders.generate import encode
 from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch, collate
-from parallelbench.records.record import Run
+from parallelbench.records.record import NEVER, Run
 from parallelbench.tasks import Sample, Suite, Task
 from parallelbench.tasks.base import Drawable, is_held_out, question, train_draw
 from parallelbench.tasks.rows import RowTask, is_file
@@ -72,11 +74,13 @@ def train_tasks(suite: Suite) -> list[TrainSplit]:
 class Trajectories:
     """Batches of `batch_size` canvases from correct trajectories: a batch depends on (seed, step) only.
 
-    nfe: forwards that each trajectory took. Made by `correct_trajectories`.
+    committed_at: the forward that wrote each response column, or NEVER. nfe: forwards that each trajectory took. Made
+    by `correct_trajectories`.
     """
 
     prompts: Sequence[Sequence[int]]
     responses: Sequence[Sequence[int]]
+    committed_at: Sequence[Sequence[int]]
     nfe: Sequence[int]
     gen_len: int
     pad_id: int
@@ -91,15 +95,22 @@ class Trajectories:
         mean = sum(self.nfe) / len(self.nfe)
         rows = rng.choices(range(len(self.prompts)), [nfe + mean for nfe in self.nfe], k=self.batch_size)
         prompts, responses = [self.prompts[row] for row in rows], [self.responses[row] for row in rows]
-        return collate(prompts, responses, [self.gen_len] * len(rows), self.pad_id, self.eos_id)
+        batch = collate(prompts, responses, [self.gen_len] * len(rows), self.pad_id, self.eos_id)
+        order = torch.full_like(batch.canvas, max(self.nfe))
+        for row, begin in enumerate(batch.prompt_len.tolist()):
+            forwards = torch.tensor(self.committed_at[rows[row]][: self.gen_len])
+            order[row, begin : begin + len(forwards)] = forwards.where(forwards != NEVER, max(self.nfe))
+        return replace(batch, order=order)
 
 
-def correct_trajectories(run: Run, model: DiffusionLM, gen_len: int, batch_size: int, seed: int) -> Trajectories:
-    """The run's decodes with a score of 1, tokenized for the model that made them.
+def correct_trajectories(
+    run: Run, model: DiffusionLM, gen_len: int, batch_size: int, seed: int, keep_all: bool = False
+) -> Trajectories:
+    """The run's decodes with a score of 1, or all of them, tokenized for the model that made them.
 
     Raises ValueError when there is none, or the model has no tokenizer.
     """
-    correct = [record for record in run.records if record.scores["score"] == 1]
+    correct = [record for record in run.records if keep_all or record.scores["score"] == 1]
     if not correct:
         raise ValueError(
             f"none of the {len(run.records)} trajectories in {run.folder} is correct, so there is nothing to "
@@ -110,6 +121,7 @@ def correct_trajectories(run: Run, model: DiffusionLM, gen_len: int, batch_size:
     return Trajectories(
         [encode(model, [{"role": "user", "content": record.prompt}]) for record in correct],
         [record.token_ids for record in correct],
+        [record.committed_at for record in correct],
         [record.nfe for record in correct],
         gen_len,
         model.spec.pad_id,

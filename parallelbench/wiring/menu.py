@@ -143,7 +143,8 @@ COMMANDS = {
     "analyze compare": Command(
         "report.compare",
         "RUN_A RUN_B",
-        "B against A per task: score, p-value, ratios of NFE and TPF, paired bootstrap",
+        "B against A per task: score, p-value, ratios of NFE and TPF, paired bootstrap; of folders of runs: whether "
+        "they rank decoders alike",
         {"out_dir": "folder to write; results/compare"},
     ),
     "analyze oracle": Command(
