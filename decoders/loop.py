@@ -209,6 +209,8 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
         decoder.init(Shape(1, 1, model.vocab_size, model.device))  # parts may refuse a vocabulary
     if decoder.needs_noise and not spec.noise:
         raise ValueError("renoising needs a uniform-state model (spec.noise); use one such as model=diffusion_gemma")
+    if decoder.needs_shadow and spec.noise:
+        raise ValueError("this decoder shows MASK beside its tokens, which a uniform-state model never saw")
     if decoder.needs_shadow and cache != NO_CACHE:
         raise ValueError("this decoder looks at its tokens in the same forward, which needs cache=none")
     if decoder.needs_shadow and not (spec.kv and isinstance(model, ShadowDenoiser)):
@@ -289,13 +291,13 @@ def forward_windows(
     before: the logits of the last step. look_ahead: also asks for the logits of all queried columns and notes where
         they expect EOS.
     """
-    columns, soft, pieces = state.columns, state.soft_input, []
+    columns, canvas, soft, pieces = state.columns, state.seen, state.soft_input, []
     for question in questions:
         plan, want = question.plan, question.want
         extra = {} if soft is None else {"soft": soft[plan.rows]}
         ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else None
         wanted = want if ahead is None else torch.cat([want, ahead], 1)
-        part = model.logits(state.canvas, plan, wanted, end=state.visible_end, kv=kv, **extra)
+        part = model.logits(canvas, plan, wanted, end=state.visible_end, kv=kv, **extra)
         if ahead is not None:
             part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
             state.expect_eos_(plan.rows, ahead, Logits(beyond), state.pending[plan.rows[:, None], ahead])

@@ -166,7 +166,11 @@ class DiffusionLM(nn.Module):
         return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1])))
 
     def full_logits(
-        self, canvas: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"], end: Int[Tensor, " B"] | None = None
+        self,
+        canvas: Int[Tensor, "B T"],
+        prompt_len: Int[Tensor, " B"],
+        end: Int[Tensor, " B"] | None = None,
+        soft: SoftInput | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Logits for every column by one forward without a cache (training, tests). Column 0 of a shifted model gets
         its own."""
@@ -175,7 +179,7 @@ class DiffusionLM(nn.Module):
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
         drafted = self._drafted(canvas, columns, end)
         mask = self._attention_mask(columns, end, length, prompt_len, drafted)
-        embeds, positions = self._embed(canvas, columns, end), self.positions(prompt_len, length)
+        embeds, positions = self._embed(canvas, columns, end, soft), self.positions(prompt_len, length)
         hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
         return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
 
@@ -298,13 +302,14 @@ class DiffusionLM(nn.Module):
     ) -> Float[Tensor, "R Q D"]:
         embed = self.backbone.get_input_embeddings()
         here = embed(tokens.gather(1, query)).to(tokens.device)
-        if soft is not None:
+        if soft is not None and soft.soft is not None:
             if embed.weight.is_meta:
                 raise ValueError("soft inputs mix the whole input embedding, so it cannot be offloaded")
             # where in the window each query column is, -1 outside
             place = torch.where(soft.where, _arange_like(soft.columns), -1)
             place = torch.full_like(tokens, -1).scatter_(1, soft.columns, place).gather(1, query)[..., None]
-            mixture = soft.embed(embed, self.spec.mask_id)
+            alone = tokens.gather(1, soft.columns) if self.spec.noise else self.spec.mask_id
+            mixture = soft.soft.embed(embed, embed.weight[alone])
             here = torch.where(place < 0, here, mixture.gather(1, place.clamp(min=0).expand_as(here)))
         return self._mixed(here, tokens, query, end)
 

@@ -106,13 +106,13 @@ def _forward(
 ) -> list[Piece]:
     """Logits of the masks in open blocks, by place behind each row's first unfinished one. whole: of all columns there.
     Counts NFE and queried columns."""
-    pieces, device, end = [], part.canvas.device, part.visible_end
+    pieces, device, seen, end = [], part.canvas.device, part.seen, part.visible_end
     for plan in list(cache.plan(progress, model.spec)):
         rows = plan.rows.numpy()
         window = progress.between(progress.start, progress.stop) if whole else progress.masked
         want = torch.from_numpy(pack(window[rows])).to(device, non_blocking=True)
         plan = plan.to(device)
-        logits = model.logits(part.canvas, plan, want, end=end, kv=kv)
+        logits = model.logits(seen, plan, want, end=end, kv=kv)
         part.nfe[plan.rows] += 1
         part.queried[plan.rows] += plan.num_queried * model.passes
         pieces.append((plan.rows, want - part.start[plan.rows, None], logits))

@@ -6,3 +6,4 @@ from dllm.training.drafting import Drafting
 from dllm.training.fit import FitConfig
 from dllm.training.objectives import BlockDiffusion, MaskedDiffusion, NextToken
 from dllm.training.scratch import scratch_causal, scratch_llama, scratch_recurrent
+from dllm.training.uniform import UniformDiffusion
