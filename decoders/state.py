@@ -205,7 +205,8 @@ class DecodeState:
         if self.shown is not None:
             shown = torch.where((self.step > 0)[:, None], self.shown, shown)
         beyond = noise_tokens(noise, self.canvas.shape[1], vocab, "beyond")
-        return torch.where(self.pending, beyond.scatter(1, self.columns, shown), self.canvas)
+        noisy = beyond.scatter(1, self.columns, shown)
+        return torch.where(self.canvas == self.spec.mask_id, noisy, self.canvas)
 
     @property
     def soft_input(self) -> SoftInput | None:

@@ -18,9 +18,10 @@ from dllm.training.objectives import Batch
 @dataclass(frozen=True)
 class UniformDiffusion(Knobs):
     """DiffusionGemma's fine-tuning loss (NeMo AutoModel's `DiffusionGemmaSFTRecipe`): a random share of the response's
-    tokens is replaced by uniform noise, and the loss is the cross-entropy of all of them, noise or not.
+    tokens is replaced by uniform noise, and the loss is the plain cross-entropy of all of them, noise or not.
 
-    The share is k / n for k uniform in 1..n, stratified over the batch as in `MaskedDiffusion`.
+    Deviation: k of n tokens are replaced, k uniform in 1..n and stratified over the batch as in `MaskedDiffusion`, not
+    each with probability t. A response counts as one, however long it is.
 
     self_condition: share of rows that are told what the model predicts without it, as `decoders.SelfCondition` does. It
         costs these rows a forward without gradient.
