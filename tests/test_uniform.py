@@ -39,7 +39,7 @@ from dllm.cache import WindowCache
 from dllm.spec import ModelSpec
 from dllm.training import UniformDiffusion
 from dllm.training.objectives import collate
-from dllm.training.start import show_noise, start_from
+from dllm.training.start import check_masks, show_noise, start_from
 
 VOCAB, CANVAS, EOS = 40, 8, 1
 TEXT = {
@@ -261,11 +261,16 @@ def test_a_model_of_masks_becomes_one_of_noise() -> None:
     model = start_from("tiny", spec=None, causal=False)
     assert isinstance(model, dllm.DiffusionLM) and model.tokenizer is not None
     count = model.vocab_size
+    check_masks(model)
     show_noise(model)
     spec = model.spec
     assert (spec.noise, spec.mask_id, model.vocab_size) == (count, count, count + 1)
     show_noise(model)  # it is one already
     assert model.spec == spec and model.tokenizer.mask_token_id == count
+    with pytest.raises(
+        ValueError, match="'tiny' is of uniform state and never sees MASK; train it with objective=unif"
+    ):
+        check_masks(model)
 
 
 def test_what_does_not_fit_is_refused(folder: Path) -> None:

@@ -63,6 +63,14 @@ def show_noise(model: DiffusionLM) -> None:
         model.spec = replace(model.spec, mask_id=token, noise=token)
 
 
+def check_masks(model: DiffusionLM) -> None:
+    """Raises ValueError for a model that is never given MASK."""
+    if model.spec.noise:
+        raise ValueError(
+            f"model {model.name!r} is of uniform state and never sees MASK; train it with objective=uniform"
+        )
+
+
 def _tokenizer_without_mask(path: str, name: str) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a checkpoint in which nothing names MASK, else None. Raises ValueError without a tokenizer."""
     with one_sentence(name, shipped_models()):
