@@ -209,8 +209,6 @@ def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None
         decoder.init(Shape(1, 1, model.vocab_size, model.device))  # parts may refuse a vocabulary
     if decoder.needs_noise and not spec.noise:
         raise ValueError("renoising needs a uniform-state model (spec.noise); use one such as model=diffusion_gemma")
-    if decoder.needs_shadow and spec.noise:
-        raise ValueError("this decoder shows MASK beside its tokens, which a uniform-state model never saw")
     if decoder.needs_shadow and cache != NO_CACHE:
         raise ValueError("this decoder looks at its tokens in the same forward, which needs cache=none")
     if decoder.needs_shadow and not (spec.kv and isinstance(model, ShadowDenoiser)):

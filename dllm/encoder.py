@@ -6,7 +6,7 @@ cache=none works (`ModelSpec.kv=False`).
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -69,9 +69,14 @@ class EncoderLM(DiffusionLM):
         return logits.gather(1, want[..., None].expand(-1, -1, logits.shape[-1]))
 
     def full_logits(
-        self, canvas: Int[Tensor, "B T"], prompt_len: Int[Tensor, " B"], end: Int[Tensor, " B"] | None = None
-    ) -> Float[Tensor, "B T V"]:
-        return self._run(canvas, torch.full_like(prompt_len, canvas.shape[1]) if end is None else end)
+        self,
+        canvas: Int[Tensor, "B T"],
+        prompt_len: Int[Tensor, " B"],
+        end: Int[Tensor, " B"] | None = None,
+        where: Bool[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "... V"]:
+        logits = self._run(canvas, torch.full_like(prompt_len, canvas.shape[1]) if end is None else end)
+        return logits if where is None else logits[where]
 
     def shadow_logits(
         self, canvas: Tensor, want: Tensor, prompt_len: Tensor, end: Tensor

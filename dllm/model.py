@@ -160,9 +160,8 @@ class DiffusionLM(nn.Module):
         mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
 
-        # where in the query each wanted column's hidden state is
-        place = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
-        source = place.gather(1, (want - self.spec.shift).clamp(min=0))
+        in_query = torch.zeros_like(tokens).scatter_(1, plan.query, _arange_like(plan.query))
+        source = in_query.gather(1, (want - self.spec.shift).clamp(min=0))
         return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1])))
 
     def full_logits(
@@ -170,10 +169,10 @@ class DiffusionLM(nn.Module):
         canvas: Int[Tensor, "B T"],
         prompt_len: Int[Tensor, " B"],
         end: Int[Tensor, " B"] | None = None,
+        where: Bool[Tensor, "B T"] | None = None,
         soft: SoftInput | None = None,
-    ) -> Float[Tensor, "B T V"]:
-        """Logits for every column by one forward without a cache (training, tests). Column 0 of a shifted model gets
-        its own."""
+    ) -> Float[Tensor, "... V"]:
+        """Logits for all columns `[B, T, V]` or the N of `where` `[N, V]`. Column 0 of a shifted model gets its own."""
         length = canvas.shape[1]
         end = torch.full_like(prompt_len, length) if end is None else end
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
@@ -181,7 +180,8 @@ class DiffusionLM(nn.Module):
         mask = self._attention_mask(columns, end, length, prompt_len, drafted)
         embeds, positions = self._embed(canvas, columns, end, soft), self.positions(prompt_len, length)
         hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
-        return self._head(hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden)))
+        hidden = hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden))
+        return self._head(hidden if where is None else hidden[where])
 
     def response_blocks(self, prompt_len: Int[Tensor, " B"], count: int) -> Int[Tensor, "B N"]:
         """`count` canvas columns of each row, from the start of the block in which its response begins. Raises
@@ -274,7 +274,7 @@ class DiffusionLM(nn.Module):
         plain = hidden.gather(1, want[..., None].expand(-1, -1, hidden.shape[-1]))
         return self._head(plain), self._head(hidden[:, length:])
 
-    def _head(self, hidden: Float[Tensor, "R W D"]) -> Float[Tensor, "R W V"]:
+    def _head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         head = self.backbone.get_output_embeddings()
         assert head is not None
         logits = head(hidden).to(hidden.device)
@@ -303,13 +303,10 @@ class DiffusionLM(nn.Module):
         embed = self.backbone.get_input_embeddings()
         here = embed(tokens.gather(1, query)).to(tokens.device)
         if soft is not None and soft.soft is not None:
-            if embed.weight.is_meta:
-                raise ValueError("soft inputs mix the whole input embedding, so it cannot be offloaded")
             # where in the window each query column is, -1 outside
             place = torch.where(soft.where, _arange_like(soft.columns), -1)
             place = torch.full_like(tokens, -1).scatter_(1, soft.columns, place).gather(1, query)[..., None]
-            alone = tokens.gather(1, soft.columns) if self.spec.noise else self.spec.mask_id
-            mixture = soft.soft.embed(embed, embed.weight[alone])
+            mixture = soft.embed(embed, tokens if self.spec.noise else self.spec.mask_id)
             here = torch.where(place < 0, here, mixture.gather(1, place.clamp(min=0).expand_as(here)))
         return self._mixed(here, tokens, query, end)
 

@@ -64,6 +64,15 @@ class SoftInput:
         soft = None if self.soft is None else self.soft[rows]
         return SoftInput(soft, self.columns[rows], self.where[rows])
 
+    def embed(self, embedding: nn.Module, alone: Int[Tensor, "B T"] | int) -> Float[Tensor, "B W D"]:
+        """Input embeddings of the window positions. alone: what they show without the mixture, a canvas of noise or
+        MASK. Raises ValueError for an embedding that is offloaded."""
+        table = embedding.weight
+        assert isinstance(table, Tensor) and self.soft is not None
+        if table.is_meta:
+            raise ValueError("soft inputs mix the whole input embedding, so it cannot be offloaded")
+        return self.soft.embed(embedding, table[alone if isinstance(alone, int) else alone.gather(1, self.columns)])
+
 
 def _lerp(mask: Float[Tensor, "... D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:
     """On the line from mask to the mixture, with a norm on the line between their norms."""

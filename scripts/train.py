@@ -24,7 +24,7 @@ from dllm.recurrent import LlamaRecurrentLM, save_recurrent
 from dllm.training.fit import FitConfig, fit, join
 from dllm.training.lora import Lora
 from dllm.training.objectives import NextToken
-from dllm.training.start import check_masks, show_noise, start_from
+from dllm.training.start import add_tokens, check_masks, show_noise, start_from
 from dllm.training.tokenizer import build_tokenizer
 from dllm.training.uniform import UniformDiffusion
 from parallelbench.records.files import append, parse_json, read_bytes, replace_file, to_json
@@ -55,11 +55,14 @@ def train(config: dict[str, Any]) -> None:
     lora = None if config["lora"] is None else Lora(**config["lora"])
     data = instantiate(config["data"], _convert_="all")
     settings = {key: value for key, value in config.items() if key not in ("out_dir", "init", "device", "sink")}
+    if config["tokenizer"] is None:
+        del settings["tokenizer"]  # as in records and checkpoints from before there was this key
     device = config["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     if config["init"] is None:
         if lora is not None:
             raise ValueError(f"lora={config['lora']} adapts a model that is there; name it with init=")
-        model = instantiate(config["model"], _convert_="all")(build_tokenizer(phrases())).to(device)
+        tokenizer = build_tokenizer(phrases(**(config["tokenizer"] or {})))
+        model = instantiate(config["model"], _convert_="all")(tokenizer).to(device)
     else:
         causal = objective_of.func is NextToken
         model = start_from(
@@ -71,6 +74,8 @@ def train(config: dict[str, Any]) -> None:
             adapter=config["adapter"],
         )
         settings["model"] = ancestor(config["init"], config["adapter"])
+        if config["tokenizer"] is not None:
+            add_tokens(model, phrases(**config["tokenizer"]), config["seed"])
     if objective_of.func is UniformDiffusion:
         show_noise(model)
     elif isinstance(model, DiffusionLM):

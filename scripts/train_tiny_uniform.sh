@@ -12,4 +12,4 @@ train() {
 [ -f "$out/first/model/training.json" ] || train init=tiny out_dir="$out/first" \
   fit.steps=1200 fit.muon_lr=0.006 fit.adamw_lr=0.003 fit.decay=0.9
 train init="$out/first/model" out_dir="$out/second" seed=1 data.seed=2147483649 \
-  "data.weights={puzzle/latin_square_n4: 10.0}" fit.steps=450 fit.muon_lr=0.004 fit.adamw_lr=0.002 fit.decay=1.0
+  "data.weights={puzzle/latin_square_n4: 10.0}" fit.steps=300 fit.muon_lr=0.004 fit.adamw_lr=0.002 fit.decay=1.0

@@ -12,13 +12,14 @@ import pytest
 import torch
 from conftest import EOS, MASK, PAD, make_model
 from safetensors.torch import load_file
+from torch import Tensor
 
 import dllm
 from dllm import DiffusionLM
-from dllm.training.certainty import CertaintyForcing, active_block
+from dllm.training.certainty import CertaintyForcing
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
-from dllm.training.objectives import Batch
+from dllm.training.objectives import Batch, active_block
 from parallelbench.records.record import Record, Run
 from parallelbench.tasks import Suite
 from parallelbench.tasks.base import TRAIN_SEED_MIN, is_held_out
@@ -81,9 +82,9 @@ def watched(
     model, seen = make_model("full"), []
     forward = model.full_logits
 
-    def full_logits(canvas: torch.Tensor, prompt_len: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    def full_logits(canvas: Tensor, prompt_len: Tensor, end: Tensor, where: Tensor) -> Tensor:
         seen.append(canvas)
-        return forward(canvas, prompt_len, end) if table is None else torch.cat([table, table])
+        return forward(canvas, prompt_len, end, where) if table is None else torch.cat([table, table])[where]
 
     monkeypatch.setattr(model, "full_logits", full_logits)
     return model, seen

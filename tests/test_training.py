@@ -15,11 +15,12 @@ from conftest import BLOCK, make_model
 from safetensors.torch import load_file
 
 import dllm
+from dllm.cache import Plan
 from dllm.checkpoint import ASSETS
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from dllm.training.masking import content_columns, mask_response
-from dllm.training.objectives import Batch, BlockDiffusion, MaskedDiffusion, NextToken
+from dllm.training.objectives import Batch, BlockDiffusion, MaskedDiffusion, NextToken, stale_logits
 from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
 
@@ -59,6 +60,71 @@ def test_loss_is_the_weighted_cross_entropy_of_masked_tokens() -> None:
         columns = masked[row].nonzero()[:, 0]
         expected += -sum(float(log_p[c, canvas[row, c]]) for c in columns) / len(columns) / 6
     assert abs(float(loss.detach()) - expected) < 1e-4
+
+
+def batch_of_two() -> Batch:
+    """Prompts of 5 and 3 tokens, texts of 9 and 4 (EOS included), 16 response columns each."""
+    canvas = torch.randint(3, 30, (2, 21), generator=torch.Generator().manual_seed(3))
+    canvas[0, 14:], canvas[1, 7:19] = 1, 1
+    return Batch(canvas, torch.tensor([5, 3]), torch.tensor([14, 7]), torch.tensor([21, 19]))
+
+
+def test_blocks_are_learned_as_a_decode_that_stops_at_eos_meets_them() -> None:
+    model, batch, seen = make_model("full"), batch_of_two(), []
+    plain = model.full_logits
+    model.full_logits = lambda canvas, *args: (seen.append((canvas, args[-1])), plain(canvas, *args))[1]
+    for seed in range(30):
+        MaskedDiffusion(0.0, blocks=(4,))(model, batch, torch.Generator().manual_seed(seed))
+    begins = [set(), set()]
+    for canvas, masked in seen:
+        for row in range(2):
+            columns = torch.arange(canvas.shape[1]) - batch.prompt_len[row]
+            block = (columns[masked[row]] // 4).unique()
+            assert len(block) == 1
+            behind = (columns >= (int(block) + 1) * 4) & (columns < batch.end[row] - batch.prompt_len[row])
+            is_mask = canvas[row] == model.spec.mask_id
+            assert torch.equal(is_mask, masked[row] | behind)
+            begins[row].add(int(block))
+    assert begins == [{0, 1, 2}, {0}]
+
+
+def test_a_stale_block_sees_the_other_columns_as_they_were_when_it_was_entered() -> None:
+    model, batch = make_model("full").double(), batch_of_two()
+    columns = torch.arange(21)
+    block = (columns >= batch.prompt_len[:, None] + 4) & (columns < batch.prompt_len[:, None] + 8)
+    behind = batch.response & (columns >= batch.prompt_len[:, None] + 8)
+    entered = batch.canvas.masked_fill(block | behind, model.spec.mask_id)
+    where = block.clone()
+    logits = stale_logits(model, entered, batch.prompt_len, batch.end, block, where)
+    fresh = model.full_logits(entered, batch.prompt_len, batch.end, where)
+    torch.testing.assert_close(logits, fresh)  # nothing has changed since
+    half = entered.clone()
+    half[:, 9], half[1, 8] = batch.canvas[:, 9], batch.canvas[1, 8]  # columns of both blocks
+    later = stale_logits(model, half, batch.prompt_len, batch.end, block, where)
+    uncached = model.full_logits(half, batch.prompt_len, batch.end, where)
+    assert not torch.allclose(later, logits) and not torch.allclose(later, uncached)
+    kv = model.new_kv(batch.prompt_len, 21)
+    whole = torch.arange(21).repeat(2, 1)
+    plan = Plan(torch.arange(2), whole, torch.tensor([21, 21]), all_rows=True)
+    model.logits(entered, plan, whole, end=batch.end, kv=kv)
+    query = batch.prompt_len[:, None] + torch.arange(4, 8)
+    plan = Plan(torch.arange(2), query, torch.tensor([4, 4]), all_rows=True)
+    torch.testing.assert_close(later, model.logits(half, plan, query, end=batch.end, kv=kv).flatten(0, 1))
+
+
+def test_a_stale_batch_passes_a_gradient_through_its_block_alone() -> None:
+    model, batch = make_model("full"), batch_of_two()
+    model.requires_grad_(True)
+    loss = MaskedDiffusion(0.5, blocks=(4, None), stale=1.0)(model, batch, torch.Generator().manual_seed(0))
+    loss.backward()
+    used = model.backbone.get_input_embeddings().weight.grad.abs().sum(1) > 0
+    assert not used[batch.canvas[0, :1]].any() and used[model.spec.mask_id]
+
+
+@pytest.mark.parametrize(("knob", "message"), [({"blocks": (0,)}, "blocks=\\[0\\]"), ({"stale": 1.5}, "stale=1.5")])
+def test_settings_of_masked_diffusion_are_checked(knob, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        MaskedDiffusion(**knob)
 
 
 @pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])

@@ -235,11 +235,13 @@ def recorded(model: dllm.DiffusionLM, objective: UniformDiffusion, monkeypatch: 
 def test_the_loss_is_that_of_every_token_of_a_response_with_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     model = uniform_model("full")
     batch, calls, loss = recorded(model, UniformDiffusion(self_condition=0.0), monkeypatch)
-    (((shown, prompt_len, end, soft), logits),) = calls
+    (((shown, prompt_len, end, where, soft), logits),) = calls
     changed = shown != batch.canvas
     assert soft is None and changed.any(1).all() and not changed[~batch.response].any()
     assert prompt_len.equal(batch.prompt_len) and end.equal(batch.end) and (shown < model.spec.noise).all()
-    rows = [F.cross_entropy(logits[i][at], batch.canvas[i][at]) for i, at in enumerate(batch.response)]
+    of_row = logits.split(where.sum(1).tolist())
+    assert where.equal(batch.response)
+    rows = [F.cross_entropy(of_row[i], batch.canvas[i][at]) for i, at in enumerate(where)]
     torch.testing.assert_close(loss, sum(rows) / 2)
     with pytest.raises(ValueError, match="shows MASK and no noise; give a uniform-state model"):
         UniformDiffusion()(make_model("full"), batch, torch.Generator())
@@ -248,8 +250,8 @@ def test_the_loss_is_that_of_every_token_of_a_response_with_noise(monkeypatch: p
 def test_rows_are_told_what_the_model_predicts_without(monkeypatch: pytest.MonkeyPatch) -> None:
     model = uniform_model("mixed")
     batch, calls, _ = recorded(model, UniformDiffusion(self_condition=1.0), monkeypatch)
-    ((first, _, _), alone), ((shown, _, _, soft), told) = calls
-    assert first.equal(shown) and not alone.requires_grad and told.requires_grad and not alone.equal(told)
+    ((first, _, _), alone), ((shown, _, _, where, soft), told) = calls
+    assert first.equal(shown) and not alone.requires_grad and told.requires_grad and not alone[where].equal(told)
     assert soft.where.equal(batch.response) and soft.soft.amount.eq(1).all()
     torch.testing.assert_close(soft.soft.weights, alone.softmax(-1))
     table = model.backbone.get_input_embeddings().weight

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dllm.model import DiffusionLM
-from dllm.spec import ModelSpec
-from dllm.training.objectives import Batch
+from dllm.training.objectives import Batch, active_block
 
 
 @dataclass(frozen=True)
@@ -71,41 +70,13 @@ class CertaintyForcing:
         canvas, prompt_len, end = (torch.cat([t, t]).to(device) for t in (batch.canvas, batch.prompt_len, batch.end))
         noisy = canvas.masked_fill((masked | later).to(device), model.spec.mask_id)
         masked = masked.to(device)
-        logits, target = model.full_logits(noisy, prompt_len, end)[masked].float(), canvas[masked]
+        logits, target = model.full_logits(noisy, prompt_len, end, masked).float(), canvas[masked]
         losses = self.consistency * row_means(F.cross_entropy(logits, target, reduction="none"), masked)
         if self.certainty:
             correct = logits.argmax(-1) == target
             among = torch.zeros_like(masked).masked_scatter(masked, correct)
             losses = losses + self.certainty * row_means(entropy(logits[correct] / self.temperature), among)
         return losses.sum() / len(batch.canvas)
-
-
-def active_block(
-    spec: ModelSpec,
-    batch: Batch,
-    block_len: int | None,
-    rng: torch.Generator,
-    blocks: Literal["canvas", "text"] = "canvas",
-) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """The semi-autoregressive forward process: one block of each response, and what comes after it.
-
-    Uniform among the blocks of the canvas, or of the text: block 0 to floor(tokens before EOS / block_len), the last of
-    which, where the text ends, takes all the padding behind it too. Blocks lie as in decoding: from the prompt's end,
-    or on the grid of a block-causal model.
-    """
-    if spec.block is not None and (block_len is None or spec.block % block_len):
-        raise ValueError(f"block_len={block_len}, but this block-causal model has blocks of {spec.block}; use that")
-    columns = torch.arange(batch.canvas.shape[1])
-    prompt_len, end = batch.prompt_len[:, None], batch.end[:, None]
-    if block_len is None:
-        active = (columns >= prompt_len) & (columns < end)
-        return active, torch.zeros_like(active)
-    origin = prompt_len if spec.block is None else prompt_len // block_len * block_len
-    last = ((end if blocks == "canvas" else batch.text_end[:, None]) - 1 - origin) // block_len
-    chosen = (torch.rand(last.shape, generator=rng) * (last + 1)).long()
-    start = origin + chosen * block_len
-    stop = torch.where(chosen == last, end, start + block_len)
-    return (columns >= torch.maximum(start, prompt_len)) & (columns < stop), (columns >= stop) & (columns < end)
 
 
 def row_means(values: Float[Tensor, " N"], where: Bool[Tensor, "B T"]) -> Float[Tensor, " B"]:

@@ -9,9 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from dllm.cache import Plan
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 from dllm.recurrent import RecurrentLM
+from dllm.spec import ModelSpec
 from dllm.training.masking import content_columns, mask_response, mix_rows
 
 
@@ -103,28 +105,42 @@ class MaskedDiffusion:
     by 1/t.
 
     content_fraction: share of rows in which only tokens outside `scaffold` are masked. Confidence-ordered decoding
-    fills brackets, separators and EOS first, so this is what it visits. These rows use the same weights and are no
-    longer a likelihood bound.
+        fills brackets, separators and EOS first, so this is what it visits. These rows use the same weights and are no
+        longer a likelihood bound.
+    blocks: sizes of the block that is learned, of which each batch draws one; None is the whole response. What stands
+        before the block is clean and what stands behind it is masked, as when a response is decoded block by block.
+    stale: share of batches in which the block attends to what `cache=dual` keeps of the other columns: K/V of the
+        canvas on which the block was all MASK (Fast-dLLM, arXiv 2505.22618, section 3.2), without a gradient.
     """
 
     content_fraction: float = 0.5
+    blocks: Sequence[int | None] = (None,)
+    stale: float = 0.0
     scaffold: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.content_fraction <= 1:
-            raise ValueError(f"content_fraction={self.content_fraction}; it is a share of rows in [0, 1]")
+        for name, what in (("content_fraction", "rows"), ("stale", "batches")):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}; it is a share of {what} in [0, 1]")
+        if not self.blocks or any(block is not None and block < 1 for block in self.blocks):
+            raise ValueError(f"blocks={list(self.blocks)}; give sizes of at least 1, or null for the whole response")
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean over rows of sum over masked tokens of cross-entropy / k."""
-        response = batch.response
-        content = content_columns(response, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
-        eligible = mix_rows(content, response, self.content_fraction)
-        masked, weight = mask_response(eligible, rng)
-        canvas, prompt_len, end, masked, weight = (
-            t.to(model.device) for t in (batch.canvas, batch.prompt_len, batch.end, masked, weight)
+        is_stale = self.stale > 0 and float(torch.rand((), generator=rng)) < self.stale
+        size = self.blocks[int(torch.randint(len(self.blocks), (), generator=rng)) if len(self.blocks) > 1 else 0]
+        block, later = active_block(model.spec, batch, size, rng, "stopped")
+        content = content_columns(block, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
+        masked, weight = mask_response(mix_rows(content, block, self.content_fraction), rng)
+        canvas, prompt_len, end, masked, later, weight, block = (
+            t.to(model.device) for t in (batch.canvas, batch.prompt_len, batch.end, masked, later, weight, block)
         )
-        logits = model.full_logits(canvas.masked_fill(masked, model.spec.mask_id), prompt_len, end)
-        loss = F.cross_entropy(logits[masked].float(), canvas[masked], reduction="none")
+        noisy = canvas.masked_fill(masked | later, model.spec.mask_id)
+        if is_stale:
+            logits = stale_logits(model, noisy, prompt_len, end, block, masked)
+        else:
+            logits = model.full_logits(noisy, prompt_len, end, masked)
+        loss = F.cross_entropy(logits.float(), canvas[masked], reduction="none")
         return (loss * weight[masked]).sum() / len(canvas)
 
 
@@ -204,3 +220,52 @@ class NextToken:
         logits = model.next_logits(canvas[:, :-1], target[:, 1:], rng)
         loss = F.cross_entropy(logits.float(), canvas[target], reduction="none")
         return (loss * weight[target]).sum() / len(batch.canvas)
+
+
+def active_block(
+    spec: ModelSpec,
+    batch: Batch,
+    block_len: int | None,
+    rng: torch.Generator,
+    blocks: Literal["canvas", "text", "stopped"] = "canvas",
+) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """The semi-autoregressive forward process: one block of each response, and what comes after it.
+
+    Uniform among the blocks of the canvas, or of the text: block 0 to floor(tokens before EOS / block_len). "text": the
+    last of these takes all the padding behind it too. "stopped": it does not, as in a decode that stops at EOS. Blocks
+    lie as in decoding: from the prompt's end, or on the grid of a block-causal model.
+    """
+    if spec.block is not None and (block_len is None or spec.block % block_len):
+        raise ValueError(f"block_len={block_len}, but this block-causal model has blocks of {spec.block}; use that")
+    if block_len is None:
+        return batch.response, torch.zeros_like(batch.response)
+    columns = torch.arange(batch.canvas.shape[1])
+    prompt_len, end = batch.prompt_len[:, None], batch.end[:, None]
+    origin = prompt_len if spec.block is None else prompt_len // block_len * block_len
+    last = ((end if blocks == "canvas" else batch.text_end[:, None]) - 1 - origin) // block_len
+    chosen = (torch.rand(last.shape, generator=rng) * (last + 1)).long()
+    start = origin + chosen * block_len
+    stop = (start + block_len).minimum(end)
+    stop = torch.where((chosen == last) & (blocks == "text"), end, stop)
+    return (columns >= torch.maximum(start, prompt_len)) & (columns < stop), (columns >= stop) & (columns < end)
+
+
+def stale_logits(
+    model: DiffusionLM,
+    canvas: Int[Tensor, "B T"],
+    prompt_len: Int[Tensor, " B"],
+    end: Int[Tensor, " B"],
+    block: Bool[Tensor, "B T"],
+    where: Bool[Tensor, "B T"],
+) -> Float[Tensor, "N V"]:
+    """Logits for the columns `where` of each row's block. The other columns have K/V from when the block was all MASK;
+    only of the block, made as long in each row as in the longest, new ones are computed."""
+    rows, columns = torch.arange(len(canvas), device=canvas.device), torch.arange(canvas.shape[1], device=canvas.device)
+    width, stop = int(block.sum(1).max()), torch.where(block, columns + 1, 0).amax(1, keepdim=True)
+    query = (stop - width).clamp(min=0) + columns[:width]
+    kv = model.new_kv(prompt_len, canvas.shape[1])
+    with torch.no_grad():
+        plan = Plan(rows, columns.repeat(len(canvas), 1), torch.full_like(prompt_len, len(columns)), all_rows=True)
+        model.logits(canvas.masked_fill(block, model.spec.mask_id), plan, query[:, :1], end=end, kv=kv)
+    plan = Plan(rows, query, torch.full_like(prompt_len, width), all_rows=True)
+    return model.logits(canvas, plan, query, end=end, kv=kv)[where.gather(1, query)]

@@ -1,10 +1,11 @@
 """What a training starts from: any causal or diffusion LM, with a MASK token where it is to become a diffusion LM."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
+from tokenizers import AddedToken
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -32,6 +33,22 @@ def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **opt
     if is_attached(model):
         merge(model)
     return model
+
+
+def add_tokens(model: CausalLM | DiffusionLM, phrases: Sequence[str], seed: int) -> None:
+    """Makes single tokens of the phrases that the tokenizer spells out. Their embeddings are normal, with the mean and
+    standard deviation of those that are there."""
+    tokenizer, backbone = model.tokenizer, model.backbone
+    assert tokenizer is not None
+    first = len(tokenizer)
+    tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if len(tokenizer) > backbone.get_input_embeddings().weight.shape[0]:
+            backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        layers = (backbone.get_input_embeddings(), backbone.get_output_embeddings())
+        for weight in {cast(nn.Embedding, layer).weight: None for layer in layers}:  # one, where they are tied
+            weight.data[first:].normal_().mul_(weight.data[:first].std()).add_(weight.data[:first].mean(0))
 
 
 def _loaded(

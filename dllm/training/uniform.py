@@ -46,8 +46,8 @@ class UniformDiffusion(Knobs):
             t.to(model.device) for t in (batch.canvas, batch.prompt_len, batch.end, response, shown, told)
         )
         soft = _predicted(model, shown, prompt_len, end, response, told) if len(told) else None
-        logits = model.full_logits(shown, prompt_len, end, soft)
-        loss = F.cross_entropy(logits[response].float(), canvas[response], reduction="none")
+        logits = model.full_logits(shown, prompt_len, end, response, soft)
+        loss = F.cross_entropy(logits.float(), canvas[response], reduction="none")
         weight = (response / response.sum(1, keepdim=True))[response]
         return (loss * weight).sum() / len(canvas)
 

@@ -4,19 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conf.knobs import Knobs
-from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, train_draw
+from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, first_wording, train_draw
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
 from parallelbench.tasks.shapes import vision_tasks
 from parallelbench.tasks.text.grammar import HARPER, Grammar, check_grammar, grammar_backend
 from parallelbench.tasks.text.measures import BertScore
 from parallelbench.tasks.text.source import LEVELS
 from parallelbench.tasks.text.tasks import Paraphrase, Summary, WordsToSentence
-from parallelbench.tasks.waiting_line import TEMPLATES, WaitingLine
+from parallelbench.tasks.waiting_line import OPERATIONS, WaitingLine
+from parallelbench.tasks.wording import Reworded, Template, in_wordings, named_task
 
 
 def builtin_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, WaitingLine | LatinSquare | Sudoku]:
     """The waiting line and the puzzles by name; `lengths` are the list lengths of the waiting line."""
-    tasks = [*(WaitingLine(operation, tuple(lengths)) for operation in TEMPLATES), LatinSquare(), Sudoku()]
+    tasks = [*(WaitingLine(operation, tuple(lengths)) for operation in OPERATIONS), LatinSquare(), Sudoku()]
     return {task.name: task for task in tasks}
 
 
@@ -32,13 +33,17 @@ def text_tasks(
 class Suite(Knobs):
     """What a run measures: built-in tasks by name, or any Task objects.
 
-    lengths: the waiting line's list lengths. grammar: what checks the text tasks, harper, languagetool, link_grammar or
-    the URL of a LanguageTool server. bertscore: folder of a model, named as the model (roberta-large), that the
-    published paraphrase score needs; None leaves that score out.
+    tasks: `waiting_line/copy@2` is a task in its wording number 2; 0 is the first.
+    lengths: the waiting line's list lengths.
+    templates: the wordings that every task is asked in, each a task of its own in the reports.
+    grammar: what checks the text tasks: harper, languagetool, link_grammar or the URL of a LanguageTool server.
+    bertscore: folder of a model, named as the model (roberta-large), that the published paraphrase score needs; None
+        leaves that score out.
     """
 
     tasks: Sequence[str | Task]
     lengths: Sequence[int] = (3, 4, 5, 6)
+    templates: Sequence[Template] = (0,)
     grammar: str = HARPER.name
     bertscore: str | None = None
 
@@ -48,14 +53,15 @@ class Suite(Knobs):
         check_grammar(self.grammar)
         known: dict[str, Task] = {**builtin_tasks(self.lengths), **text_tasks(), **vision_tasks()}
         for task in self.tasks:
-            if isinstance(task, str) and task not in known:
+            if isinstance(task, str) and first_wording(task) not in known:
                 raise ValueError(f"unknown task {task!r}; choose among {', '.join(known)}")
-        if any(task in text_tasks() for task in self.tasks):
+        if any(isinstance(task, str) and first_wording(task) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)
             known |= text_tasks(grammar_backend(self.grammar), bertscore)
-        tasks = [known[task] if isinstance(task, str) else task for task in self.tasks]
+        chosen = [named_task(task, known) if isinstance(task, str) else task for task in self.tasks]
+        tasks = [worded for task in chosen for worded in in_wordings(task, self.templates)]
         names = [task.name for task in tasks]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"suite.tasks={names}; give at least one task, each once")
+            raise ValueError(f"suite.tasks={names}; give at least one task and template, each once")
         _ = [task.version for task in tasks]  # loads what a version names
         return tasks

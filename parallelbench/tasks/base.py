@@ -8,7 +8,7 @@ never trained on.
 import random
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from conf.knobs import Count, In, Knobs, check
@@ -36,11 +36,26 @@ class Sample(Knobs):
 
 @dataclass(frozen=True)
 class Draw:
-    """A prompt, what its scorer needs and one correct answer, before it becomes a numbered sample."""
+    """A prompt, what its scorer needs and one correct answer, before it becomes a numbered sample.
+
+    wordings: the same question in other words.
+    instance: the text whose hash says whether benchmark or training owns the question. None: the prompt.
+    """
 
     prompt: str
     data: Mapping[str, Any]
     target: str
+    wordings: Sequence[str] = ()
+    instance: str | None = None
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the question belongs to the benchmark (never trained on), in all its wordings."""
+        return is_held_out(self.prompt if self.instance is None else self.instance)
+
+    def worded(self, wording: int) -> "Draw":
+        """The same question in wording number `wording`; 0 is the prompt. Raises IndexError where there is none."""
+        return replace(self, prompt=(self.prompt, *self.wordings)[wording], instance=self.prompt)
 
 
 @runtime_checkable
@@ -108,14 +123,20 @@ def is_held_out(prompt: str) -> bool:
     return zlib.crc32(prompt.encode()) % HELD_OUT_BUCKETS == 0
 
 
+def first_wording(name: str) -> str:
+    """The name of a task in its first wording: `waiting_line/copy` of `waiting_line/copy@2`."""
+    return name.partition("@")[0]
+
+
 def bench_samples(task: Drawable, limit: Count, seed: Seed) -> list[Sample]:
-    """The first `limit` benchmark samples of a seed; a longer list starts with the shorter one."""
+    """The first `limit` benchmark samples of a seed; a longer list starts with the shorter one. Sample i of a task asks
+    the same in each of its wordings."""
     check(bench_samples, limit=limit, seed=seed)
     samples = []
     for index in range(limit):
-        rng = random.Random(f"{task.name}/{seed}/{index}")
+        rng = random.Random(f"{first_wording(task.name)}/{seed}/{index}")
         draw = task.draw(rng, index)
-        while not is_held_out(draw.prompt):
+        while not draw.is_held_out:
             draw = task.draw(rng, index)
         messages = [{"role": "user", "content": draw.prompt}]
         samples.append(Sample(f"{task.name}/{seed}/{index}", task.name, messages, draw.data, draw.target))
@@ -130,8 +151,8 @@ def train_draw(task: Drawable, seed: int, index: int, held_out: bool = False) ->
     """
     if seed < TRAIN_SEED_MIN:
         raise ValueError(f"training seed {seed} is below {TRAIN_SEED_MIN}; smaller seeds belong to the benchmark")
-    rng = random.Random(f"{task.name}/{seed}/{index}")
+    rng = random.Random(f"{first_wording(task.name)}/{seed}/{index}")
     draw = task.draw(rng, rng.randrange(2**16))
-    while is_held_out(draw.prompt) != held_out:
+    while draw.is_held_out != held_out:
         draw = task.draw(rng, rng.randrange(2**16))
     return draw

@@ -16,12 +16,22 @@ from typing import Annotated
 from conf.knobs import In, Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 
-LATIN_TEMPLATE = (
-    "{symbols}\nFill a 4x4 Latin square with these symbols. Answer with four lines of comma-separated symbols only."
+LATIN_TEMPLATES = (
+    "{symbols}\nFill a 4x4 Latin square with these symbols. Answer with four lines of comma-separated symbols only.",
+    "{symbols}\nWrite a 4x4 grid in which each row and each column holds every one of these symbols once. Reply with "
+    "four lines, commas between the symbols, and nothing else.",
+    "Write any Latin square of order 4, one row a line, commas between the symbols, and nothing else. These are the "
+    "symbols:\n{symbols}",
+    "Symbols: {symbols}\nTask: 4x4 Latin square\nOutput: four lines only, comma-separated",
 )
-SUDOKU_TEMPLATE = (
+SUDOKU_TEMPLATES = (
     "{grid}\nSolve this 4x4 Sudoku with 2x2 boxes, where 0 is an empty cell. "
-    "Answer with four lines of four digits only."
+    "Answer with four lines of four digits only.",
+    "{grid}\nReplace every 0 so that each row, each column and each 2x2 box holds the digits 1 to 4 once. Reply with "
+    "four lines of four digits and nothing else.",
+    "Solve the 4x4 Sudoku below, whose empty cells are written 0, and write its four lines of four digits and nothing "
+    "else.\n{grid}",
+    "Sudoku:\n{grid}\nTask: solve, 0 is empty, boxes are 2x2\nOutput: four lines of four digits only",
 )
 
 
@@ -36,7 +46,8 @@ class LatinSquare(Knobs):
         symbols = rng.sample(string.ascii_uppercase + string.digits, 4)
         square = rng.choice(latin_squares())
         target = _write_square(square, symbols)
-        return Draw(LATIN_TEMPLATE.format(symbols=",".join(symbols)), {"symbols": symbols}, target)
+        prompt, *wordings = (template.format(symbols=",".join(symbols)) for template in LATIN_TEMPLATES)
+        return Draw(prompt, {"symbols": symbols}, target, wordings)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
         return bench_samples(self, limit, seed)
@@ -73,7 +84,8 @@ class Sudoku(Knobs):
             holes = set(rng.sample(range(16), self.holes))
         cells = ["0" if i in holes else str(digit) for i, digit in enumerate(grid)]
         puzzle, target = _write_grid(cells), _write_grid([str(digit) for digit in grid])
-        return Draw(SUDOKU_TEMPLATE.format(grid=puzzle), {"grid": puzzle}, target)
+        prompt, *wordings = (template.format(grid=puzzle) for template in SUDOKU_TEMPLATES)
+        return Draw(prompt, {"grid": puzzle}, target, wordings)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
         return bench_samples(self, limit, seed)

@@ -20,20 +20,78 @@ from conf.knobs import In, Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 
-_DESK = "\nThese people wait at the service desk. "
-_ONLY = " Answer with the list only."
-
+FRAMES = (
+    "{{people}}\nThese people wait at the service desk. {order} Answer with the list only.",
+    "{{people}}\nThis is the queue outside the bakery, from its front. {order} Reply with the new list alone.",
+    "{order} Give the result as a list of the same form and say nothing else. This is the queue:\n{{people}}",
+    "Queue: {{people}}\nTask: {order}\nOutput: the list only",
+)
+ORDERS = {
+    "copy": (
+        "Write the line exactly as it stands.",
+        "Copy it without any change.",
+        "Repeat the queue below exactly as it is.",
+        "copy",
+    ),
+    "reverse": (
+        "Write the line from last to first.",
+        "Turn it around, so that whoever came last is in front.",
+        "Put the queue below into the opposite order.",
+        "reverse",
+    ),
+    "sort": (
+        "Sort the line alphabetically, comparing whole names.",
+        "Arrange it from A to Z by whole names.",
+        "Put the queue below into alphabetical order of whole names.",
+        "sort by whole name",
+    ),
+    "shuffle": (
+        "Shuffle the line into any other order.",
+        "Mix it up: any order but this one will do.",
+        "Rearrange the queue below at random, so that its order changes.",
+        "shuffle, any other order",
+    ),
+    "insert_index": (
+        'Let "{person}" join at index {index}, counting from 0.',
+        '"{person}" joins so that {index} people stand in front of the newcomer.',
+        'Insert "{person}" into the queue below at index {index}; the first index is 0.',
+        'insert "{person}" as number {number}',
+    ),
+    "insert_random": (
+        'Let "{person}" join at a place of your choice.',
+        '"{person}" joins wherever you like.',
+        'Insert "{person}" into the queue below at any index.',
+        'insert "{person}" anywhere',
+    ),
+    "remove_index": (
+        "The person at index {index}, counting from 0, leaves.",
+        "Whoever has {index} people in front goes home.",
+        "Remove the person at index {index} from the queue below; the first index is 0.",
+        "remove number {number}",
+    ),
+    "remove_random": (
+        "One person of your choice leaves.",
+        "Somebody goes home, and you choose who.",
+        "Remove any one person from the queue below.",
+        "remove anyone",
+    ),
+    "replace_index": (
+        'Let "{person}" take the place at index {index}, counting from 0.',
+        '"{person}" comes instead of whoever has {index} people in front.',
+        'Replace the person at index {index} of the queue below by "{person}"; the first index is 0.',
+        'replace number {number} by "{person}"',
+    ),
+    "replace_random": (
+        'Let "{person}" take the place of one person of your choice.',
+        '"{person}" comes instead of anyone you like.',
+        'Replace any one person of the queue below by "{person}".',
+        'replace anyone by "{person}"',
+    ),
+}
+# of each operation in its four wordings; number is index + 1
 TEMPLATES = {
-    "copy": "{people}" + _DESK + "Write the line exactly as it stands." + _ONLY,
-    "reverse": "{people}" + _DESK + "Write the line from last to first." + _ONLY,
-    "sort": "{people}" + _DESK + "Sort the line alphabetically, comparing whole names." + _ONLY,
-    "shuffle": "{people}" + _DESK + "Shuffle the line into any other order." + _ONLY,
-    "insert_index": "{people}" + _DESK + 'Let "{person}" join at index {index}, counting from 0.' + _ONLY,
-    "insert_random": "{people}" + _DESK + 'Let "{person}" join at a place of your choice.' + _ONLY,
-    "remove_index": "{people}" + _DESK + "The person at index {index}, counting from 0, leaves." + _ONLY,
-    "remove_random": "{people}" + _DESK + "One person of your choice leaves." + _ONLY,
-    "replace_index": "{people}" + _DESK + 'Let "{person}" take the place at index {index}, counting from 0.' + _ONLY,
-    "replace_random": "{people}" + _DESK + 'Let "{person}" take the place of one person of your choice.' + _ONLY,
+    operation: tuple(frame.format(order=order) for frame, order in zip(FRAMES, orders, strict=True))
+    for operation, orders in ORDERS.items()
 }
 OPERATIONS = tuple(TEMPLATES)
 People = Annotated[int, In("[2, 20]", "people in a waiting line")]
@@ -65,8 +123,11 @@ class WaitingLine(Knobs):
         *people, person = (f"{first} {last}" for first, last in zip(firsts, lasts, strict=True))
         place = rng.randrange(n + 1 if self.operation.startswith("insert") else n)
         answer = _answer(self.operation, people, person, place, rng)
-        prompt = TEMPLATES[self.operation].format(people=write_list(people), person=person, index=place)
-        return Draw(prompt, {"people": people, "person": person, "index": place}, write_list(answer))
+        prompt, *wordings = (
+            template.format(people=write_list(people), person=person, index=place, number=place + 1)
+            for template in TEMPLATES[self.operation]
+        )
+        return Draw(prompt, {"people": people, "person": person, "index": place}, write_list(answer), wordings)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
         return bench_samples(self, limit, seed)

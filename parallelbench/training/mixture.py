@@ -2,6 +2,7 @@
 sample."""
 
 import random
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +14,26 @@ from dllm.training.objectives import Batch, collate
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, Drawable, train_draw
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
-from parallelbench.tasks.puzzles import LATIN_TEMPLATE, SUDOKU_TEMPLATE
+from parallelbench.tasks.puzzles import LATIN_TEMPLATES, SUDOKU_TEMPLATES
+from parallelbench.tasks.text.tasks import PARAPHRASE_TEMPLATES, SUMMARY_TEMPLATES, WORDS_TEMPLATES
 from parallelbench.tasks.waiting_line import TEMPLATES
 
 SCAFFOLD = ('["', '", "', '"]', ",", "\n")  # the format of an answer, not its content
 
 
-def phrases() -> list[str]:
-    """What the shipped tokenizer knows as single tokens: list punctuation, names, and the fixed text of every prompt
-    template."""
-    templates = [*TEMPLATES.values(), LATIN_TEMPLATE, SUDOKU_TEMPLATE]
-    fixed = [text for template in templates for text, *_ in string.Formatter().parse(template) if len(text) > 1]
-    return [*SCAFFOLD[:3], *FIRST_NAMES, *(f" {name}" for name in LAST_NAMES), *fixed]
+def phrases(templates: Sequence[int] = (0,), text_draws: int = 0) -> list[str]:
+    """What a shipped tokenizer knows as single tokens: list punctuation, names, the fixed text of the prompt templates,
+    and the words of so many draws of each text task."""
+    tasks = _tasks((3,))
+    kinds = [*TEMPLATES.values(), LATIN_TEMPLATES, SUDOKU_TEMPLATES]
+    if text_draws:
+        kinds += [WORDS_TEMPLATES, PARAPHRASE_TEMPLATES, SUMMARY_TEMPLATES]
+    worded = [kind[template] for kind in kinds for template in templates]
+    fixed = [text for template in worded for text, *_ in string.Formatter().parse(template) if len(text) > 1]
+    draws = [train_draw(tasks[name], TRAIN_SEED_MIN, i) for name in text_tasks() for i in range(text_draws)]
+    texts = (f"{draw.data!s}\n{draw.target}" for draw in draws)
+    words = sorted({word for text in texts for word in re.findall(r" ?[A-Za-z]{2,}", text)})
+    return [*SCAFFOLD[:3], *FIRST_NAMES, *(f" {name}" for name in LAST_NAMES), *fixed, *words]
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,8 @@ class TaskMixture:
     lengths: list lengths of the waiting line; a batch takes `long_lengths` instead with probability `long_share`.
     response_lens: response columns to choose from; a row takes the shortest that fits, or (one in three) the next.
         None: the answer and one EOS.
+    least_lens: each batch draws one, the least response columns of its rows.
+    templates: the wordings, of which each row draws one.
     """
 
     weights: Mapping[str, float]
@@ -46,6 +57,8 @@ class TaskMixture:
     long_lengths: Sequence[int] = (7, 8, 9, 10)
     long_share: float = 0.1
     response_lens: Sequence[int] | None = (24, 32, 40, 48)
+    least_lens: Sequence[int] = (0,)
+    templates: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
         known = _tasks(self.lengths)
@@ -85,7 +98,8 @@ class TaskStream:
             return_dict=False,
         )
         answers = self.tokenizer([draw.target for draw in draws], add_special_tokens=False)["input_ids"]
-        lens = [self._response_len(rng, draw, len(answer)) for draw, answer in zip(draws, answers, strict=True)]
+        least = rng.choice(self.mixture.least_lens) if any(self.mixture.least_lens) else 0
+        lens = [self._response_len(rng, draw, len(answer), least) for draw, answer in zip(draws, answers, strict=True)]
         pad_id, eos_id = special_ids(self.tokenizer)
         return collate(cast(list[list[int]], prompts), answers, lens, pad_id, eos_id)
 
@@ -94,16 +108,19 @@ class TaskStream:
         tasks = _tasks(mixture.long_lengths if rng.random() < mixture.long_share else mixture.lengths)
         names = rng.choices(list(mixture.weights), list(mixture.weights.values()), k=mixture.batch_size)
         first = step * mixture.batch_size
-        return [train_draw(tasks[name], mixture.seed, first + i, held_out) for i, name in enumerate(names)]
+        draws = [train_draw(tasks[name], mixture.seed, first + i, held_out) for i, name in enumerate(names)]
+        if not any(mixture.templates):
+            return draws
+        return [draw.worded(rng.choice(mixture.templates)) for draw in draws]
 
-    def _response_len(self, rng: random.Random, draw: Draw, answer_len: int) -> int:
+    def _response_len(self, rng: random.Random, draw: Draw, answer_len: int, least: int) -> int:
         if self.mixture.response_lens is None:
-            return answer_len + 1
-        fitting = [length for length in self.mixture.response_lens if length > answer_len]  # room for one EOS
+            return max(answer_len + 1, least)
+        fitting = [length for length in self.mixture.response_lens if length > max(answer_len, least - 1)]  # an EOS
         if not fitting:
             raise ValueError(
                 f"data.response_lens={list(self.mixture.response_lens)} has no room for the {answer_len} tokens and "
-                f"EOS of {draw.target!r}; give longer ones, or null"
+                f"EOS of {draw.target!r} in at least {least} columns; give longer ones, or null"
             )
         return fitting[min(int(rng.random() < 1 / 3), len(fitting) - 1)]
 

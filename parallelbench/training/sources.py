@@ -321,8 +321,9 @@ class MixedStream:
 
 @dataclass(frozen=True)
 class ByLength:
-    """The same rows in the same windows of `window` batches, but within a window shortest first, so that the rows of a
-    batch have nearly one length and little padding. An optimiser step that accumulates a window sees what it saw."""
+    """The same rows in the same windows of `window` batches, but the shortest in the first batch of a window, so that
+    the rows of a batch have nearly one length and little padding. An optimiser step that accumulates a window sees what
+    it saw. Both halves of a batch are of all its lengths, since some objectives treat them differently."""
 
     stream: Stream
     window: int
@@ -337,7 +338,8 @@ class ByLength:
             self._last[first] = take_rows(whole, whole.end.argsort(stable=True))
         whole, place = self._last[first], step - first
         size = len(whole.end) // self.window
-        return take_rows(whole, torch.arange(place * size, (place + 1) * size))
+        rows = torch.arange(place * size, (place + 1) * size)
+        return take_rows(whole, torch.cat([rows[::2], rows[1::2]]))
 
     def validation(self, batches: int) -> list[Batch]:
         return self.stream.validation(batches)

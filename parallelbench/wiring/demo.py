@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from parallelbench.records.files import replace_file
 from parallelbench.records.record import Record, prompt_sha
 from parallelbench.records.trace import Trace
-from parallelbench.tasks import Sample, Task, builtin_tasks, text_tasks
-from parallelbench.tasks.base import ManyAnswers
+from parallelbench.tasks import Sample, Task, builtin_tasks, named_task, text_tasks
+from parallelbench.tasks.base import ManyAnswers, first_wording
 from parallelbench.wiring.catalogue import CONF, GROUPS, RUN
 from parallelbench.wiring.menu import nearest, plain
 from parallelbench.wiring.overrides import check_overrides
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> None:
     if len(texts) > 1:
         raise ValueError(f"demo takes one prompt, not {len(texts)}; put it in quotes")
     tasks = {**builtin_tasks(), **text_tasks()}
-    if given["task"] not in tasks:
+    if first_wording(given["task"]) not in tasks:
         raise ValueError(f"task={given['task']} is not there; {nearest(given['task'], tasks)}")
     try:
         speed = float(given["speed"])
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         asked.append([*rest, f"decoder={given['versus']}"])
     for each in asked:
         check_overrides(each)
-    task = tasks[given["task"]]
+    task = named_task(given["task"], tasks)
     (sample,) = task.samples(1, 0)
     if texts:
         task, sample = None, Sample("your prompt", "", [{"role": "user", "content": texts[0]}], {}, "")

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.tasks import builtin_tasks, named_task, text_tasks
 from parallelbench.wiring.catalogue import CONF, LISTED, comments, options
 from parallelbench.wiring.menu import WIDTH, nearest, table
 
@@ -46,10 +46,11 @@ def main(arguments: Sequence[str]) -> str:
 def _task(name: str) -> str:
     """Its prompt, target and scorer, by its first sample."""
     known = {**builtin_tasks(), **text_tasks()}
-    found = [task for full, task in known.items() if full == name or full.endswith(f"/{name}")]
+    first, at, wording = name.partition("@")
+    found = [full for full in known if full == first or full.endswith(f"/{first}")]
     if len(found) != 1:
         raise ValueError(f"task {name!r} is not there; {nearest(name, known)}")
-    task = found[0]
+    task = named_task(found[0] + at + wording, known)
     (sample,) = task.samples(1, 0)
     scores = ", ".join(f"{key} {value:g}" for key, value in task.score(sample, sample.target).items())
     parts = [

@@ -1,0 +1,100 @@
+"""Every built-in task in four wordings: the same questions, answers and scores, and the same hold-out."""
+
+import itertools
+import random
+
+import pytest
+import yaml
+
+from parallelbench import Suite
+from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.tasks.base import TRAIN_SEED_MIN, train_draw
+from parallelbench.tasks.wording import Reworded, reworded
+from parallelbench.wiring.conf import CONF
+
+TASKS = {**builtin_tasks(), **text_tasks()}
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_sample_asks_the_same_in_each_wording(task):
+    first, *others = task.samples(3, 5), *(Reworded(task, template).samples(3, 5) for template in (1, 2, 3))
+    for sample, *same in zip(first, *others, strict=True):
+        assert all((s.data, s.target) == (sample.data, sample.target) for s in same)
+        prompts = [s.messages[0]["content"] for s in (sample, *same)]
+        assert len(set(prompts)) == 4
+        assert not any("{" in prompt or "}" in prompt for prompt in prompts)
+        assert all(Reworded(task, 1).score(s, s.target) == task.score(sample, sample.target) for s in same)
+
+
+def test_names_and_ids_tell_wordings_apart():
+    tasks = Suite(["waiting_line/copy", "puzzle/sudoku_n4"], templates=(0, 2)).build()
+    assert [task.name for task in tasks] == [
+        "waiting_line/copy",
+        "waiting_line/copy@2",
+        "puzzle/sudoku_n4",
+        "puzzle/sudoku_n4@2",
+    ]
+    (sample,) = tasks[1].samples(1, 0)
+    assert (sample.id, sample.task) == ("waiting_line/copy@2/0/0", "waiting_line/copy@2")
+    assert [task.name for task in Suite(["waiting_line/copy@3"]).build()] == ["waiting_line/copy@3"]
+
+
+@pytest.mark.parametrize("name", ["waiting_line/sort", "puzzle/sudoku_n4", "text/paraphrase"])
+def test_no_wording_of_a_benchmark_question_is_trained_on(name):
+    task = TASKS[name]
+    asked = {tuple(sample.data.items()).__repr__() for sample in task.samples(40, 0)}
+    for template, index in itertools.product((1, 2, 3), range(100)):
+        draw = train_draw(Reworded(task, template), TRAIN_SEED_MIN, index)
+        assert tuple(draw.data.items()).__repr__() not in asked
+        assert not draw.is_held_out
+
+
+def test_hold_out_goes_by_the_first_wording():
+    draw = TASKS["waiting_line/copy"].draw(random.Random(1), 0)
+    assert {draw.worded(template).is_held_out for template in range(4)} == {draw.is_held_out}
+
+
+def test_the_right_answer_nearest_to_a_completion_is_that_of_the_task():
+    task = TASKS["waiting_line/remove_random"]
+    (sample,) = Reworded(task, 3).samples(1, 0)
+    left = sample.data["people"][1:]
+    assert Reworded(task, 3).nearest(sample, str(left).replace("'", '"')) == str(left).replace("'", '"')
+    copied = Reworded(TASKS["puzzle/sudoku_n4"], 1)
+    (sample,) = copied.samples(1, 0)
+    assert copied.nearest(sample, "1111") == sample.target
+
+
+@pytest.mark.parametrize(
+    ("tasks", "templates", "message"),
+    [
+        (["waiting_line/copy"], (0, 4), "template 4 of task 'waiting_line/copy', whose other ones are 1 to 3"),
+        (["waiting_line/copy@x"], (0,), "a wording is named by a number"),
+        (["waiting_line/copy@1"], (1,), "which has one wording"),
+        (["waiting_line/copy", "waiting_line/copy@1"], (0, 1), "which has one wording"),
+        (["waiting_line/copy"], (1, 1), "each once"),
+        (["waiting_line/cop@1"], (0,), "unknown task"),
+        (["waiting_line/copy"], (-1,), "templates"),
+    ],
+)
+def test_refused(tasks, templates, message):
+    with pytest.raises(ValueError, match=message):
+        Suite(tasks, templates=templates).build()
+
+
+def test_a_task_of_ones_own_without_wordings_is_refused():
+    class Plain:
+        name, version = "mine", "1"
+
+        def samples(self, limit, seed):
+            return []
+
+        def score(self, sample, completion):
+            return {"score": 0.0, "score_strict": 0.0}
+
+    with pytest.raises(ValueError, match="task 'mine', which has one wording"):
+        reworded(Plain(), 1)
+
+
+@pytest.mark.parametrize("suite", ["all", "default", "text", "waiting_line", "puzzle"])
+def test_every_suite_of_our_tasks_takes_templates(suite):
+    assert yaml.safe_load((CONF / "suite" / f"{suite}.yaml").read_text())["templates"] == [0]
