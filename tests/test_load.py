@@ -104,7 +104,7 @@ def test_broken_checkpoints_are_named(folder: Path, name: str, content: bytes | 
 
 
 def test_unknown_names_list_what_is_shipped() -> None:
-    with pytest.raises(ValueError, match=r"cannot load model '/no/such' \(shipped models: tiny, .*, tiny-draft\)"):
+    with pytest.raises(ValueError, match=r"cannot load model '/no/such' \(shipped models: tiny, .*, tiny-uniform\)"):
         dllm.load("/no/such")
 
 
@@ -128,7 +128,7 @@ def test_broken_configs_are_named(tmp_path: Path, content: str | None, message: 
 
 
 def test_hub_names_out_of_reach_are_named() -> None:
-    with pytest.raises(ValueError, match=r"cannot load model 'GSAI-ML/X' \(shipped models: tiny, .*, tiny-draft\): "):
+    with pytest.raises(ValueError, match=r"cannot load model 'GSAI-ML/X' \(shipped models: tiny, .*, tiny-uniform\): "):
         dllm.load("GSAI-ML/X", local_files_only=True)
 
 
