@@ -291,13 +291,13 @@ def forward_windows(
     before: the logits of the last step. look_ahead: also asks for the logits of all queried columns and notes where
         they expect EOS.
     """
-    soft, pieces = state.soft_input, []
+    canvas, soft, pieces = state.seen, state.soft_input, []
     for question in questions:
         plan, want = question.plan, question.want
         extra = {} if soft is None else {"soft": soft[plan.rows]}
         ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else None
         wanted = want if ahead is None else torch.cat([want, ahead], 1)
-        part = model.logits(state.canvas, plan, wanted, end=state.visible_end, kv=kv, **extra)
+        part = model.logits(canvas, plan, wanted, end=state.visible_end, kv=kv, **extra)
         if ahead is not None:
             part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
             state.expect_eos_(plan.rows, ahead, Logits(beyond), state.pending[plan.rows[:, None], ahead])

@@ -16,6 +16,7 @@ from decoders.noise import noise_tokens
 from decoders.ranking import lowest, take
 from decoders.rules.schedules import MaskGit, masks_at_start
 from decoders.types import Candidates, CommitRule, Memory, Part, Revise, Shape, Update, View
+from dllm.spec import ModelSpec
 
 
 def _confidences(shape: Shape) -> Memory:
@@ -70,6 +71,10 @@ class Wino(Revise):
 
     keep: Share = 0.9
     needs_shadow: ClassVar[bool] = True
+
+    def check(self, spec: ModelSpec) -> None:
+        if spec.noise:
+            raise ValueError("this decoder shows MASK beside its tokens, which a uniform-state model never saw")
 
     def init(self, shape: Shape) -> Memory:
         return {"last": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}

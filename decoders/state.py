@@ -243,24 +243,30 @@ class DecodeState:
         return ~self.pending.any(1)
 
     @property
-    def soft_input(self) -> SoftInput | None:
-        """The soft step, for rows that are still in the window it was made for; others of a model with noise show
-        that."""
-        if self.soft is None and not self.spec.noise:
-            return None
-        columns, stays = self.columns, (self.step > 0)[:, None]
-        pending = self.pending.gather(1, columns)
+    def seen(self) -> Int[Tensor, "B T"]:
+        """The canvas that a model is given. One with noise never sees MASK: columns to be filled show what the decoder
+        said of this window, else new noise."""
         if not self.spec.noise:
-            assert self.soft is not None
-            where = pending if self.soft.at == "masked" else self.live.gather(1, columns) & ~pending
-            return SoftInput(self.soft, columns, where & stays)
-        shown = noise_tokens(Noise(self.seeds, self.nfe), self.window, self.spec.noise, "canvas")
+            return self.canvas
+        noise, vocab = Noise(self.seeds, self.nfe), self.spec.noise
+        shown = noise_tokens(noise, self.window, vocab, "canvas")
         if self.shown is not None:
-            shown = torch.where(stays, self.shown, shown)
-        soft = self.soft
-        if soft is not None:
-            soft = replace(soft, amount=soft.amount * stays)
-        return SoftInput(soft, columns, pending, shown)
+            shown = torch.where((self.step > 0)[:, None], self.shown, shown)
+        beyond = noise_tokens(noise, self.canvas.shape[1], vocab, "beyond")
+        noisy = beyond.scatter(1, self.columns, shown)
+        return torch.where(self.canvas == self.spec.mask_id, noisy, self.canvas)
+
+    @property
+    def soft_input(self) -> SoftInput | None:
+        """The soft step, for rows that are still in the window it was made for. A model with noise is always told its
+        window."""
+        columns, soft, stays = self.columns, self.soft, (self.step > 0)[:, None]
+        if soft is None and not self.spec.noise:
+            return None
+        where = self.pending.gather(1, columns)
+        if soft is None or soft.at == "masked":
+            return SoftInput(soft, columns, where & stays)
+        return SoftInput(soft, columns, self.live.gather(1, columns) & ~where & stays)
 
     def view(self, logits: Logits, shadow: Float[Tensor, "B W"] | None = None, partial: Sequence[Plan] = ()) -> View:
         """What the decoder may see of this step. partial: plans whose rows may decide only the columns that the plan

@@ -29,15 +29,16 @@ from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 
 VOCAB, SPEC = 40, ModelSpec(mask_id=39, eos_ids=(38,), pad_id=37, delete_id=36, split_id=35)
+NOISY = replace(SPEC, noise=35)
 
 
 class HashModel:
     """Logits that are a fixed random function of a row's canvas: a denoiser without weights."""
 
-    spec, passes = SPEC, 1
+    passes = 1
 
-    def __init__(self, dtype: torch.dtype = torch.float32, scale: float = 3.0) -> None:
-        rng = torch.Generator().manual_seed(0)
+    def __init__(self, dtype: torch.dtype = torch.float32, scale: float = 3.0, spec: ModelSpec = SPEC) -> None:
+        self.spec, rng = spec, torch.Generator().manual_seed(0)
         self.mix = torch.randn(VOCAB, VOCAB, generator=rng)
         self.dtype, self.scale = dtype, scale
 
@@ -84,6 +85,7 @@ def check_decoder(decoder: Decoder, gen_len: int = 24, block_len: int = 12) -> N
     - keeps no memory from one block or call to the next,
     - leaves the view as it is, and never waits for the device (`.item()`, `bool(tensor)`, `nonzero`),
     - works on float32, bfloat16 and float64 logits,
+    - for a model with `spec.noise`, if it is for such models,
     - declares what its parts need (`decoders.types.Part`): shadow, reference, steps, widest window, an identity for
       learned weights, and the parts that they hold.
 
@@ -93,7 +95,7 @@ def check_decoder(decoder: Decoder, gen_len: int = 24, block_len: int = 12) -> N
     _check_declared(decoder, block_len)
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10], [11, 12, 13, 14]]
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        model = HashModel(dtype)
+        model = HashModel(dtype, spec=_spec(decoder))
 
         def run(rows: list[list[int]], model: HashModel = model) -> list:
             return decode(
@@ -131,12 +133,16 @@ def _check_step(decoder: Decoder, state: DecodeState, view: View, update: Update
             assert update.write.any(1).equal(view.masked.any(1)), "an unfinished row commits nothing"
 
 
-def _view(step: int, block_len: int, seed: int = 0) -> View:
+def _spec(decoder: Decoder) -> ModelSpec:
+    return NOISY if decoder.needs_noise else SPEC
+
+
+def _view(decoder: Decoder, step: int, block_len: int, seed: int = 0) -> View:
     rng = torch.Generator().manual_seed(seed)
     model = HashModel()
     canvas = torch.randint(0, 30, (3, 3 * block_len), generator=rng)
     prompts, responses = canvas[:, :block_len].tolist(), [[SPEC.mask_id] * block_len] * 3
-    state = DecodeState.begin(SPEC, prompts, responses, block_len, [1, 2, 3], [9] * 3, torch.device("cpu"))
+    state = DecodeState.begin(_spec(decoder), prompts, responses, block_len, [1, 2, 3], [9] * 3, torch.device("cpu"))
     logits = model._logits(state.canvas, state.columns, state.end)
     logits, shadow = logits + torch.randn(logits.shape, generator=rng), torch.rand(3, block_len, generator=rng)
     steps = torch.full((3,), step)
@@ -157,7 +163,7 @@ def _check_declared(decoder: Decoder, block_len: int) -> None:
         assert part.identity == part.identity, f"the `identity` of {type(part).__name__} changes by itself"
 
     widest = min((part.widest for part in parts if part.widest is not None), default=None)
-    view = _view(0, 8 * block_len if widest is None else widest)
+    view = _view(decoder, 0, 8 * block_len if widest is None else widest)
     given, again = _step(decoder, view), _step(decoder, view)
     same = again.write.equal(given.write) and again.tokens.equal(given.tokens)
     assert same, "the same seed gives other tokens: state outside the memory"
@@ -217,17 +223,17 @@ def _check_memory(decoder: Decoder, block_len: int) -> None:
     for tensor in (tensor for part in used for tensor in part.values()):
         assert len(tensor) == 3, "memory is per row: its first dimension is the batch"
     for step in range(4):
-        decoder.step(_view(step, block_len, seed=step), used)
-    after, alone = (decoder.step(_view(0, block_len, seed=9), memory) for memory in (used, fresh))
+        decoder.step(_view(decoder, step, block_len, seed=step), used)
+    after, alone = (decoder.step(_view(decoder, 0, block_len, seed=9), memory) for memory in (used, fresh))
     assert after.tokens[after.write].equal(alone.tokens[alone.write]), "memory of one block reaches the next"
     assert after.write.equal(alone.write), "memory of one block reaches the next"
 
 
 def _check_sync_and_purity(decoder: Decoder, block_len: int) -> None:
-    view = _view(1, block_len)
+    view = _view(decoder, 1, block_len)
     before = [view.tokens.clone(), view.masked.clone(), view.live.clone(), view.logits.values.clone()]
     memory = decoder.init(Shape(3, block_len, VOCAB, torch.device("cpu")))
-    decoder.step(_view(0, block_len, seed=5), memory)
+    decoder.step(_view(decoder, 0, block_len, seed=5), memory)
     with no_host_sync():
         decoder.step(view, memory)
     after = [view.tokens, view.masked, view.live, view.logits.values]
@@ -271,7 +277,7 @@ class _Peak(TorchDispatchMode):
 
 def peak_temporaries(decoder: Decoder, vocab: int = 4096, block_len: int = 16) -> float:
     """How many logits-sized tensors (`[B, W, V]` float32) a step holds at once at most, beside logits and memory."""
-    view = _view(1, block_len)
+    view = _view(decoder, 1, block_len)
     logits = torch.randn(3, block_len, vocab, generator=torch.Generator().manual_seed(0))
     memory = decoder.init(Shape(3, block_len, vocab, torch.device("cpu")))
     with _Peak(logits.nbytes // 4) as tracker:

@@ -76,16 +76,14 @@ class CanvasLM(nn.Module):
     ) -> Float[Tensor, "R W V"]:
         """Logits for the columns `want` of each row's canvas. The encoder runs where the plan asks for columns before
         the canvas. soft: for the plan's rows; its columns are the canvas."""
-        assert soft is not None and soft.shown is not None, "a model with noise is always told what to show"
+        assert soft is not None, "a model with noise is always told its window"
         logits = []
         for place, row in enumerate(plan.rows.tolist()):
             begin, columns = int(soft.columns[place, 0]), soft.columns[place]
             before = kv[row]
             if before is None or int(plan.query[place, 0]) < begin:
                 before = kv[row] = self._encode(canvas[row, :begin])
-            shown = torch.where(soft.where[place], soft.shown[place], canvas[row, columns])
-            inside = columns < end[row]
-            found = self._denoise(shown[inside], soft, place, begin, before)
+            found = self._denoise(canvas[row, columns[columns < end[row]]], soft, place, begin, before)
             logits.append(found[(want[place] - begin).clamp(max=len(found) - 1)])
         return torch.stack(logits)
 
@@ -100,7 +98,7 @@ class CanvasLM(nn.Module):
     ) -> Float[Tensor, "C V"]:
         """Logits of a canvas on the encoder's K/V, which the decoder leaves as it is."""
         mixture = None
-        if soft.soft is not None and bool(soft.soft.amount[place].any()):
+        if soft.soft is not None and bool(soft.where[place].any()):
             assert soft.soft.tokens is None, "self-conditioning takes the whole distribution"
             mixture = soft.soft.weights[place, : len(shown)].log()[None].to(self.dtype)
         positions = torch.arange(begin, begin + len(shown), device=shown.device)[None]

@@ -165,7 +165,6 @@ class DiffusionLM(nn.Module):
             keys, store = plan.query.masked_fill(repeated, tokens.shape[1]), None
         mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
-
         in_query = torch.zeros_like(tokens).scatter_(1, plan.query, arange_like(plan.query))
         source = in_query.gather(1, (want - self.spec.shift).clamp(min=0))
         return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1]))[:asked])
@@ -176,6 +175,7 @@ class DiffusionLM(nn.Module):
         prompt_len: Int[Tensor, " B"],
         end: Int[Tensor, " B"] | None = None,
         where: Bool[Tensor, "B T"] | None = None,
+        soft: SoftInput | None = None,
     ) -> Float[Tensor, "... V"]:
         """Logits for all columns `[B, T, V]` or the N of `where` `[N, V]`. Column 0 of a shifted model gets its own."""
         length = canvas.shape[1]
@@ -183,7 +183,7 @@ class DiffusionLM(nn.Module):
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
         drafted = self._drafted(canvas, columns, end)
         mask = self._attention_mask(columns, end, length, prompt_len, drafted)
-        embeds, positions = self._embed(canvas, columns, end), self.positions(prompt_len, length)
+        embeds, positions = self._embed(canvas, columns, end, soft), self.positions(prompt_len, length)
         hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
         hidden = hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden))
         return self._head(hidden if where is None else hidden[where])
@@ -307,13 +307,11 @@ class DiffusionLM(nn.Module):
     ) -> Float[Tensor, "R Q D"]:
         embed = self.backbone.get_input_embeddings()
         here = embed(tokens.gather(1, query)).to(tokens.device)
-        if soft is not None:
-            if embed.weight.is_meta:
-                raise ValueError("soft inputs mix the whole input embedding, so it cannot be offloaded")
+        if soft is not None and soft.soft is not None:
             # where in the window each query column is, -1 outside
             place = torch.where(soft.where, arange_like(soft.columns), -1)
             place = torch.full_like(tokens, -1).scatter_(1, soft.columns, place).gather(1, query)[..., None]
-            mixture = soft.embed(embed, self.spec.mask_id)
+            mixture = soft.embed(embed, tokens if self.spec.noise else self.spec.mask_id)
             here = torch.where(place < 0, here, mixture.gather(1, place.clamp(min=0).expand_as(here)))
         return self._mixed(here, tokens, query, end)
 

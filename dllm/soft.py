@@ -1,5 +1,5 @@
-"""Soft inputs: positions that are still masked show the model a mixture of tokens and not MASK alone, or, in
-uniform-state diffusion, a token of noise."""
+"""Soft inputs: positions that are still masked show the model a mixture of tokens and not their token alone, which is
+MASK or, in uniform-state diffusion, noise."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -34,7 +34,7 @@ class Soft:
 
     def embed(self, embedding: nn.Module, mask: Float[Tensor, "... D"]) -> Float[Tensor, "B W D"]:
         """Input embeddings of the window positions. embedding: the model's input embedding, with `weight` `[V, D]`.
-        mask: what undecided positions show without the mixture, in place of E[MASK]."""
+        mask: what the positions show without the mixture, E[MASK] or noise."""
         table = embedding.weight
         assert isinstance(table, Tensor)
         weights, amount = self.weights.to(table.dtype), self.amount.to(table.dtype)[..., None]
@@ -49,30 +49,29 @@ class Soft:
 
 @dataclass(frozen=True)
 class SoftInput:
-    """What undecided positions show, and their place on the canvas.
+    """What positions of the window show, and their place on the canvas.
 
     soft: the mixture. None: nothing but the token.
     columns: canvas columns of the window.
     where: positions at which it holds.
-    shown: tokens in place of MASK. None: MASK.
     """
 
     soft: Soft | None
     columns: Int[Tensor, "B W"]
     where: Bool[Tensor, "B W"]
-    shown: Int[Tensor, "B W"] | None = None
 
     def __getitem__(self, rows: Int[Tensor, " R"]) -> "SoftInput":
         soft = None if self.soft is None else self.soft[rows]
-        shown = None if self.shown is None else self.shown[rows]
-        return SoftInput(soft, self.columns[rows], self.where[rows], shown)
+        return SoftInput(soft, self.columns[rows], self.where[rows])
 
-    def embed(self, embedding: nn.Module, mask_id: int) -> Float[Tensor, "B W D"]:
-        """Input embeddings of the window positions."""
+    def embed(self, embedding: nn.Module, alone: Int[Tensor, "B T"] | int) -> Float[Tensor, "B W D"]:
+        """Input embeddings of the window positions. alone: what they show without the mixture, a canvas of noise or
+        MASK. Raises ValueError for an embedding that is offloaded."""
         table = embedding.weight
-        assert isinstance(table, Tensor)
-        mask = table[mask_id] if self.shown is None else table[self.shown]
-        return mask.expand(*self.columns.shape, -1) if self.soft is None else self.soft.embed(embedding, mask)
+        assert isinstance(table, Tensor) and self.soft is not None
+        if table.is_meta:
+            raise ValueError("soft inputs mix the whole input embedding, so it cannot be offloaded")
+        return self.soft.embed(embedding, table[alone if isinstance(alone, int) else alone.gather(1, self.columns)])
 
 
 def _lerp(mask: Float[Tensor, "... D"], mixture: Float[Tensor, "B W D"], amount: Float[Tensor, "B W 1"]) -> Tensor:

@@ -62,6 +62,8 @@ class ModelSpec(Knobs):
             raise ValueError(f"mask_id={self.mask_id} is also EOS or PAD; a dLLM needs a mask token of its own")
         if self.noise and self.mask_id < self.noise:
             raise ValueError(f"mask_id={self.mask_id} is among the {self.noise} ids of noise; give an id behind them")
+        if self.noise and self.context_causal:
+            raise ValueError("context_causal=true looks for MASK, which a model with noise never sees; leave one out")
         if self.context_causal and self.block is None:
             raise ValueError("context_causal=true needs a model with blocks; set spec.block")
         if self.prompt_block and (self.block is None or self.context_causal):

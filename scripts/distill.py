@@ -20,7 +20,7 @@ from dllm.load import save
 from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
-from dllm.training.start import start_from
+from dllm.training.start import check_masks, start_from
 from parallelbench.records.files import replace_file, to_json
 from parallelbench.records.provenance import provenance
 from parallelbench.records.record import Run
@@ -108,7 +108,7 @@ def distill(config: dict[str, Any]) -> None:
 
 
 def starting_model(config: dict[str, Any]) -> DiffusionLM:
-    """The model of conf/model, or any other with init=. Raises ValueError for one that cannot denoise."""
+    """The model of conf/model or another with init=. Raises ValueError for one that cannot denoise or sees no MASK."""
     if config["init"] is None:
         model = instantiate(config["model"], _convert_="all")
     else:
@@ -116,6 +116,7 @@ def starting_model(config: dict[str, Any]) -> DiffusionLM:
         model = start_from(config["init"], spec=config["spec"], causal=False, dtype=config["dtype"], device=device)
     if not isinstance(model, DiffusionLM):
         raise ValueError(f"model {model.name!r} is no diffusion model; train it into one first (scripts/train.py)")
+    check_masks(model)
     return model
 
 

@@ -24,8 +24,9 @@ from dllm.recurrent import LlamaRecurrentLM, save_recurrent
 from dllm.training.fit import FitConfig, fit, join
 from dllm.training.lora import Lora
 from dllm.training.objectives import NextToken
-from dllm.training.start import add_tokens, start_from
+from dllm.training.start import add_tokens, check_masks, show_noise, start_from
 from dllm.training.tokenizer import build_tokenizer
+from dllm.training.uniform import UniformDiffusion
 from parallelbench.records.files import append, parse_json, read_bytes, replace_file, to_json
 from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
@@ -75,6 +76,10 @@ def train(config: dict[str, Any]) -> None:
         settings["model"] = ancestor(config["init"], config["adapter"])
         if config["tokenizer"] is not None:
             add_tokens(model, phrases(**config["tokenizer"]), config["seed"])
+    if objective_of.func is UniformDiffusion:
+        show_noise(model)
+    elif isinstance(model, DiffusionLM):
+        check_masks(model)
     tokenizer = model.tokenizer
     stream = data.open(tokenizer)
     window = fitting.accumulate * processes

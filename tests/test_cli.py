@@ -141,6 +141,14 @@ def test_show_says_what_a_choice_is(cli) -> None:
     assert code == 0 and "num_hidden_layers        5" in out and "4.4 MB" in out
 
 
+def test_the_list_says_what_was_verified_of_each_model(cli) -> None:
+    code, out, _ = cli("list", "model")
+    said = re.findall(r"^  model=(\w+) [^[]+\[verified:\s[^]]+\]", out, re.MULTILINE)
+    assert code == 0 and said == list(options("model"))
+    code, out, _ = cli("show", "model", "llada21")
+    assert code == 0 and "not its text" in out
+
+
 @pytest.mark.parametrize("group", ["cache", "decoder", "model", "stop"])
 def test_every_choice_can_be_shown(group: str) -> None:
     for name in options(group):

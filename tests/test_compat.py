@@ -105,7 +105,8 @@ def test_a_run_states_what_was_read_off_its_config(path: Path) -> None:
             continue
         decoder = instantiate(changed, _convert_="all")
         model = make_model("full")
-        model.spec = replace(model.spec, delete_id=1, split_id=2)  # one decoder asks for them
+        noise = model.spec.mask_id if decoder.needs_noise else 0
+        model.spec = replace(model.spec, delete_id=1, split_id=2, noise=noise)  # one decoder asks for them
         said = DiffusionGenerator(model, decoder, NO_CACHE, StrictEos()).describe()
         facts = unstated_facts({"decoder": changed, "suite": {}})
         assert (said["is_baseline"], said["fixed_number"]) == (facts.is_baseline, facts.fixed_number)

@@ -120,9 +120,13 @@ def qwen3_moe(c: dict[str, Any]) -> Shapes:
     return outside(c) | in_layers(c, attention(c, head_norms=True) | experts(c, c["moe_intermediate_size"]))
 
 
+def llama(c: dict[str, Any]) -> Shapes:
+    return outside(c) | in_layers(c, attention(c) | gated("mlp", c["hidden_size"], c["intermediate_size"]))
+
+
 def nemotron(c: dict[str, Any]) -> Shapes:
     names = {"model.": "encoder.", "lm_head.": "diffusion_head."}
-    plain = outside(c) | in_layers(c, attention(c) | gated("mlp", c["hidden_size"], c["intermediate_size"]))
+    plain = llama(c)
     return {re.sub(r"^(model|lm_head)\.", lambda m: names[m[0]], name): shape for name, shape in plain.items()}
 
 
@@ -159,6 +163,7 @@ FAST = ModelSpec(151665, (151645,), 151645, shift=1, block=32)
 NEMOTRON = ModelSpec(100, (11,), 11, block=32, context_causal=True)
 A2D_QWEN2 = ModelSpec(151665, (151643, 151645), 151643)
 A2D_QWEN3 = ModelSpec(151669, (151643, 151645), 151643)
+EUROBERT = ModelSpec(128002, (128001,), 128001)
 SDAR = ModelSpec(151669, (151643, 151645), 151643, block=4)
 
 MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
@@ -169,11 +174,14 @@ MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
     "LLaDA-MoE-7B-A1B-Instruct": (llada_moe, LING, "7.36"),  # 14.7 GB of bfloat16
     "LLaDA2.0-mini": (llada2, LING_BLOCKS, "16.26"),
     "LLaDA2.0-flash": (llada2, LING_BLOCKS, "102.89"),
+    "LLaDA2.1-mini": (llada2, LING_BLOCKS, "16.26"),  # 32.5 GB of bfloat16
+    "DMax-Math-16B": (llada2, LING_BLOCKS, "16.26"),  # LLaDA2.0-mini, trained further
     "Dream-v0-Base-7B": (qwen2, DREAM, "7.62"),
     "Dream-v0-Instruct-7B": (qwen2, DREAM, "7.62"),
     "Dream-Coder-v0-Instruct-7B": (qwen2, DREAM, "7.62"),
     "DiffuCoder-7B-Instruct": (qwen2, DREAM, "7.62"),
     "Dimple-7B": (dimple, DREAM, "8.32"),
+    "EuroBERT-210m": (llama, EUROBERT, "0.31"),  # 0.21 and its head
     "Fast_dLLM_v2_1.5B": (qwen2, FAST, "1.54"),
     "Fast_dLLM_v2_7B": (qwen2, FAST, "7.62"),
     "LLaDA2.2-flash": (llada2, LING_BLOCKS, "102.89"),  # 102,889,705,216
@@ -231,7 +239,21 @@ def raven(c: dict[str, Any]) -> Shapes:
 
 
 def test_each_file_is_tested() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == {*MODELS, "huginn-0125"}
+    assert {path.stem for path in FOLDER.glob("*.json")} == {*MODELS, "huginn-0125", "DiffusionGemma-26B-A4B-it"}
+
+
+def test_diffusion_gemma_has_the_published_number_of_parameters_and_tensors() -> None:
+    """Of the index of its safetensors files; encoder and decoder share theirs."""
+    config = json.loads((FOLDER / "DiffusionGemma-26B-A4B-it.json").read_text())
+    assert config.pop("_source").startswith("from the ")
+    family = recognise(config)
+    assert family is not None and family.spec(config) == ModelSpec(262144, (1, 106, 50), 0, noise=262144)
+    with torch.device("meta"):
+        backbone = family.backbone(family.config(config))
+    parameters, kept = dict(backbone.named_parameters()), backbone.state_dict().keys()
+    buffers = [name for name, _ in backbone.named_buffers() if name in kept]
+    assert sum(parameter.numel() for parameter in parameters.values()) == 25_823_778_864
+    assert len(parameters) + len(buffers) == 1047
 
 
 def test_huginns_published_parameters_are_the_backbones() -> None:
@@ -248,7 +270,10 @@ def test_huginns_published_parameters_are_the_backbones() -> None:
     assert vars(model.depth) == {"prelude": 2, "core": 4, "coda": 2, "recurrences": 32}
 
 
-@pytest.mark.parametrize("name", MODELS)
+SAME = ("DMax-Math-16B", "LLaDA2.1-mini")  # sizes as LLaDA2.0-mini
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SAME else n for n in MODELS])
 def test_published_parameters_are_the_backbones(name: str) -> None:
     layout, spec, billions = MODELS[name]
     config = json.loads((FOLDER / f"{name}.json").read_text())

@@ -81,6 +81,19 @@ def test_the_block_diffusion_command_runs_on_a_stock_folder(tmp_path: Path, kind
     assert record["validation_loss"] > 0 and record["tokens"] > 100
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("init", [["init=tiny"], ["model.width=16", "model.heads=2", "model.layers=1"]])
+def test_the_uniform_command_makes_a_model_that_sees_noise(tmp_path: Path, init: list[str]) -> None:
+    small = ("data.batch_size=2", "fit.steps=2", "fit.save_every=1", "validation_batches=1")
+    done = script(tmp_path, "train.py", "objective=uniform", *init, *small, "name=x", "out_dir=out")
+    assert done.returncode == 0, done.stderr
+    model = dllm.load(tmp_path / "out" / "model")
+    assert isinstance(model, dllm.DiffusionLM) and model.spec.noise == model.spec.mask_id == model.vocab_size - 1
+    record = json.loads((tmp_path / "out" / "model" / "training.json").read_text())
+    assert record["mask"] == {"id": model.spec.mask_id, "token": MASK_TOKEN}
+    assert script(tmp_path, "train.py", "objective=mdlm", "init=out/model", *small, "out_dir=again").returncode == 2
+
+
 def test_mask_is_a_spare_row_or_an_added_one(tmp_path: Path) -> None:
     spare = start_from(stock(tmp_path / "spare", "qwen2", spare=7), spec={"block": 4}, causal=False)
     added = start_from(stock(tmp_path / "added", "llama"), spec={"block": 4}, causal=False)

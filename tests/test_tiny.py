@@ -12,11 +12,15 @@ import pytest
 import dllm
 from decoders import (
     BlockEos,
+    Cooling,
     Decoder,
+    EntropyBound,
     EntropyThreshold,
     FixedK,
     MaskDrafts,
     Prefix,
+    Renoise,
+    SelfCondition,
     StrictEos,
     Threshold,
     Verified,
@@ -90,7 +94,29 @@ def test_taught_to_draft_it_writes_three_tokens_per_forward_and_the_same_text() 
     assert sum(right) >= 0.95 * len(right)
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block", "tiny-draft"])
+RENOISE = Decoder(
+    EntropyBound(0.1),
+    transforms=(Cooling(),),
+    revise=Renoise(),
+    soft=SelfCondition(),
+    temperature=1.0,
+    confidence="entropy",
+    at_least_one=False,
+)
+
+
+@pytest.mark.parametrize(("task", "floor"), [("waiting_line/shuffle", 0.7), ("waiting_line/remove_random", 0.9)])
+def test_of_uniform_state_it_writes_dependent_tokens(task: str, floor: float) -> None:
+    assert accuracy(dllm.load("tiny-uniform"), task, RENOISE, n=10) >= floor
+
+
+@pytest.mark.slow
+def test_of_uniform_state_it_solves_most_tasks_in_a_fifth_of_the_forwards() -> None:
+    score, tpf = decoded(dllm.load("tiny-uniform"), RENOISE)
+    assert score >= 0.8 and tpf > 1.5
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block", "tiny-draft", "tiny-uniform"])
 def test_its_record_says_how_it_was_trained(name: str) -> None:
     record = json.loads((ASSETS / name / "training.json").read_text())
     config = record["config"]

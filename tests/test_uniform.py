@@ -10,16 +10,36 @@ import pytest
 import torch
 from conftest import make_model
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
 import dllm
-from decoders import NO_CACHE, Cooling, Decoder, EntropyBound, Renoise, SelfCondition, StrictEos, Threshold, decode
+from decoders import (
+    NO_CACHE,
+    Cooling,
+    Decoder,
+    EntropyBound,
+    FixedK,
+    Never,
+    Renoise,
+    RunningSet,
+    SelfCondition,
+    StrictEos,
+    Threshold,
+    Wino,
+    decode,
+    decode_lookahead,
+)
 from decoders.logits import inverse_cdf
 from decoders.loop import DecodedRow, row_seeds
 from decoders.noise import Noise, noise_tokens
+from decoders.running.flight import decode_running
 from dllm.cache import WindowCache
 from dllm.spec import ModelSpec
+from dllm.training import UniformDiffusion
+from dllm.training.objectives import collate
+from dllm.training.start import check_masks, show_noise, start_from
 
 VOCAB, CANVAS, EOS = 40, 8, 1
 TEXT = {
@@ -177,7 +197,92 @@ def test_a_transformer_of_masks_can_be_shown_noise() -> None:
     assert row.nfe <= 6 and model.spec.mask_id not in row.token_ids
 
 
+def uniform_model(kind: str) -> dllm.DiffusionLM:
+    model = make_model(kind)
+    model.spec = replace(model.spec, noise=model.spec.mask_id)
+    return model
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_model_never_sees_mask(several: bool) -> None:
+    """Neither in the window nor behind it, nor as the neighbour that a learned mix looks at."""
+    model, seen = uniform_model("mixed"), []
+    embedding = model.backbone.get_input_embeddings()
+    embedding.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    parts = {"gen_len": 8, "block_len": 4, "cache": WindowCache(0, 0), "stop": Never()}
+    prompts, kept = [[5, 6, 7], [8, 9]], Decoder(FixedK(1))
+    if several:
+        decode_running(model, prompts, running=RunningSet(), decoder=kept, **parts)
+    else:
+        decode(model, prompts, decoder=replace(decoder(3), soft=SelfCondition()), **parts)
+        decode(model, prompts, decoder=kept, **parts)
+    assert seen and not any((tokens == model.spec.mask_id).any() for tokens in seen)
+
+
+def recorded(model: dllm.DiffusionLM, objective: UniformDiffusion, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The batch, the arguments and results of the model's forwards, and the loss."""
+    batch = collate([[5, 6, 7], [8, 9]], [[10, 11, 12], [13]], [6, 4], 45, 46)
+    calls, forward = [], model.full_logits
+
+    def noted(*given: Any) -> Tensor:
+        calls.append((given, forward(*given)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(model, "full_logits", noted)
+    return batch, calls, objective(model, batch, torch.Generator().manual_seed(1))
+
+
+def test_the_loss_is_that_of_every_token_of_a_response_with_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = uniform_model("full")
+    batch, calls, loss = recorded(model, UniformDiffusion(self_condition=0.0), monkeypatch)
+    (((shown, prompt_len, end, where, soft), logits),) = calls
+    changed = shown != batch.canvas
+    assert soft is None and changed.any(1).all() and not changed[~batch.response].any()
+    assert prompt_len.equal(batch.prompt_len) and end.equal(batch.end) and (shown < model.spec.noise).all()
+    of_row = logits.split(where.sum(1).tolist())
+    assert where.equal(batch.response)
+    rows = [F.cross_entropy(of_row[i], batch.canvas[i][at]) for i, at in enumerate(where)]
+    torch.testing.assert_close(loss, sum(rows) / 2)
+    with pytest.raises(ValueError, match="shows MASK and no noise; give a uniform-state model"):
+        UniformDiffusion()(make_model("full"), batch, torch.Generator())
+
+
+def test_rows_are_told_what_the_model_predicts_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = uniform_model("mixed")
+    batch, calls, _ = recorded(model, UniformDiffusion(self_condition=1.0), monkeypatch)
+    ((first, _, _), alone), ((shown, _, _, where, soft), told) = calls
+    assert first.equal(shown) and not alone.requires_grad and told.requires_grad and not alone[where].equal(told)
+    assert soft.where.equal(batch.response) and soft.soft.amount.eq(1).all()
+    torch.testing.assert_close(soft.soft.weights, alone.softmax(-1))
+    table = model.backbone.get_input_embeddings().weight
+    embedded = soft.soft.embed(model.backbone.get_input_embeddings(), table[shown])
+    torch.testing.assert_close(embedded, table[shown] + soft.soft.weights @ table)
+
+
+def test_a_model_of_masks_becomes_one_of_noise() -> None:
+    model = start_from("tiny", spec=None, causal=False)
+    assert isinstance(model, dllm.DiffusionLM) and model.tokenizer is not None
+    count = model.vocab_size
+    check_masks(model)
+    show_noise(model)
+    spec = model.spec
+    assert (spec.noise, spec.mask_id, model.vocab_size) == (count, count, count + 1)
+    show_noise(model)  # it is one already
+    assert model.spec == spec and model.tokenizer.mask_token_id == count
+    with pytest.raises(
+        ValueError, match="'tiny' is of uniform state and never sees MASK; train it with objective=unif"
+    ):
+        check_masks(model)
+
+
 def test_what_does_not_fit_is_refused(folder: Path) -> None:
+    model, parts = uniform_model("full"), {"gen_len": 8, "block_len": 4, "cache": NO_CACHE, "stop": StrictEos()}
+    with pytest.raises(ValueError, match="shows MASK beside its tokens, which a uniform-state model never saw"):
+        decode(model, [[5, 6, 7]], decoder=Decoder(FixedK(1), revise=Wino()), **parts)
+    with pytest.raises(ValueError, match="its states cannot be tried ahead"):
+        decode_lookahead(model, [[5, 6, 7]], branches=1, decoder=Decoder(FixedK(1)), **parts)
+    with pytest.raises(ValueError, match="context_causal=true looks for MASK"):
+        ModelSpec(40, (1,), 0, noise=40, block=4, context_causal=True)
     with pytest.raises(ValueError, match=r"renoising needs a uniform-state model \(spec.noise\)"):
         parts = {"gen_len": 8, "block_len": 4, "cache": NO_CACHE, "stop": StrictEos()}
         decode(make_model("full"), [[5, 6, 7]], decoder=decoder(3), **parts)

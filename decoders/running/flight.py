@@ -105,7 +105,7 @@ def _forward(
 ) -> list[Piece]:
     """Logits of the masks in open blocks, by place in the windows of all lanes. whole: of all columns there. Counts NFE
     and queried columns."""
-    pieces, device, end = [], part.canvas.device, part.visible_end
+    pieces, device, seen, end = [], part.canvas.device, part.seen, part.visible_end
     for plan in list(cache.plan(progress, model.spec)):
         rows = plan.rows.numpy()
         window = progress.between(progress.start, progress.stop) if whole else progress.masked
@@ -113,7 +113,7 @@ def _forward(
         place = rows[:, None] * progress.window + columns - progress.start[rows, None]
         want, place = (torch.from_numpy(t).to(device, non_blocking=True) for t in (columns, place.ravel()))
         plan = plan.to(device)
-        logits = model.logits(part.canvas, plan, want, end=end, kv=kv)
+        logits = model.logits(seen, plan, want, end=end, kv=kv)
         part.nfe[plan.rows] += 1
         part.queried[plan.rows] += plan.num_queried * model.passes
         pieces.append((place, logits.flatten(0, 1)))

@@ -98,6 +98,8 @@ def check_shared(model: Denoiser, cache: CacheStrategy, states: int) -> None:
     """Raises ValueError unless that many states of a row can share the cache's K/V."""
     if states < 1:
         raise ValueError(f"states={states}; a forward looks at 1 or more")
+    if model.spec.noise:
+        raise ValueError("a uniform-state model sees new noise in each forward, so its states cannot be tried ahead")
     is_window = isinstance(cache, WindowCache) and not (
         cache.refresh_every or cache.warmup or (model.spec.shift and not cache.look_back)
     )

@@ -7,3 +7,4 @@ from dllm.training.fit import FitConfig
 from dllm.training.objectives import BlockDiffusion, MaskedDiffusion, NextToken
 from dllm.training.on_policy import OnPolicy
 from dllm.training.scratch import scratch_causal, scratch_llama, scratch_recurrent
+from dllm.training.uniform import UniformDiffusion

@@ -71,6 +71,23 @@ def _loaded(
     return model
 
 
+def show_noise(model: DiffusionLM) -> None:
+    """Makes a model of masks one of uniform state, in place, so that it can be trained as one: undecided columns show
+    any of its tokens, and MASK is an id behind them, which it is never given."""
+    if not model.spec.noise:
+        assert model.tokenizer is not None
+        token = _new_token(model, len(model.tokenizer))
+        model.spec = replace(model.spec, mask_id=token, noise=token)
+
+
+def check_masks(model: DiffusionLM) -> None:
+    """Raises ValueError for a model that is never given MASK."""
+    if model.spec.noise:
+        raise ValueError(
+            f"model {model.name!r} is of uniform state and never sees MASK; train it with objective=uniform"
+        )
+
+
 def _tokenizer_without_mask(path: str, name: str) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a checkpoint in which nothing names MASK, else None. Raises ValueError without a tokenizer."""
     with one_sentence(name, shipped_models()):

@@ -23,6 +23,13 @@ def comments(file: Path) -> list[str]:
     return [line for line in lines if not line.startswith("@")]
 
 
+def verified(model: str, mine: Path | None = None) -> str:
+    """What the file of a model says was verified of it, in short; nothing where it says nothing."""
+    file = next(file for folder in (mine, CONF) if folder and (file := folder / "model" / f"{model}.yaml").exists())
+    said = (line.partition("verified: ")[2] for line in comments(file) if line.startswith("verified: "))
+    return next(said, "").partition(";")[0]
+
+
 @cache
 def settings() -> dict[str, tuple[str, str]]:
     """The plain keys of conf/run.yaml with default and comment."""

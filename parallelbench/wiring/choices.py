@@ -5,14 +5,15 @@ from pathlib import Path
 
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import Task
-from parallelbench.wiring.catalogue import LISTED, options, settings
+from parallelbench.wiring.catalogue import LISTED, options, settings, verified
 from parallelbench.wiring.menu import nearest, table
 
 HEADINGS = (*LISTED, "tasks", "settings")
 
 
 def main(arguments: Sequence[str]) -> str:
-    """Every config group's options, by the comment on the first line of their files; the tasks; the plain keys."""
+    """Every config group's options, by the comment on the first line of their files, and what was verified of a model;
+    the tasks; the plain keys."""
     given = dict(word.split("=", 1) for word in arguments if "=" in word)
     mine = Path(given["config_dir"]) if "config_dir" in given else None
     wanted = [word for word in arguments if "=" not in word]
@@ -29,6 +30,9 @@ def _rows(heading: str, mine: Path | None) -> list[str]:
         rows = [(f"{key}={default}", what) for key, (default, what) in settings().items()]
     else:
         rows = [(f"{heading}={name}", what) for name, what in options(heading, mine).items()]
+    if heading == "model":
+        said = {row: verified(row.removeprefix("model="), mine) for row, _ in rows}
+        rows = [(row, f"{what} [verified: {said[row]}]" if said[row] else what) for row, what in rows]
     return table([(f"  {name}", what) for name, what in rows], 22)
 
 
