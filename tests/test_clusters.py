@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -40,6 +41,7 @@ SlurmdPidFile={folder}/slurmd.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
@@ -83,6 +85,15 @@ def test_a_cluster_that_is_not_there_is_refused(cli, monkeypatch: pytest.MonkeyP
         list(ray_jobs([0.0], sleep_on_device, None, None))
 
 
+def test_a_worker_that_never_begins_takes_no_job() -> None:
+    """As one that waits for a machine, or whose command is refused."""
+    waits = places(print_and_shout, "sh", "-c", "sleep 60")
+    done = share_out(["a", "b"], [*waits, *places(print_and_shout, "env")], lambda index, report: None)
+    assert dict(done) == {0: "A", 1: "B"}
+    with pytest.raises(ValueError, match="workers end before they begin, the last with exit code 3"):
+        list(share_out(["a"], places(print_and_shout, "sh", "-c", "exit 3"), lambda index, report: None))
+
+
 @contextmanager
 def daemon(*command: str, **environment: str) -> Iterator[subprocess.Popen]:
     with open(os.devnull, "w") as quiet:
@@ -111,7 +122,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     (folder / "key").write_bytes(os.urandom(128))
     (folder / "key").chmod(0o600)
     for gpu in range(PLACES):
-        (folder / f"gpu{gpu}").touch()
+        os.mknod(folder / f"gpu{gpu}", stat.S_IFCHR | 0o600, os.makedev(1, 3))  # Slurm wants devices: /dev/null
     (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu File={folder}/gpu[0-{PLACES - 1}]\n")
     (folder / "slurm.conf").write_text(SLURM.format(host=host, folder=folder, places=PLACES))
     munge = [f"--{name}={folder}/{at}" for name, at in (("key-file", "key"), ("socket", "munge.socket"))]

@@ -17,6 +17,8 @@ from typing import Any
 
 from parallelbench.wiring.pool import Died, Job, Report, Worker
 
+GRACE_S = 10
+
 
 class CommandWorker(Worker):
     """A worker on whatever machine a command starts it. The command carries stdin and stdout, as `srun` and `ssh` do.
@@ -43,7 +45,12 @@ class CommandWorker(Worker):
         self.jobs.close()
 
     def kill(self) -> None:
-        self.process.terminate()
+        self.process.terminate()  # srun then gives its allocation back
+        try:
+            self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def exit_code(self) -> int:
         return self.process.wait()
@@ -119,6 +126,7 @@ def _serve() -> None:
     os.dup2(2, 1)  # what libraries print is no message
     came: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(jobs, came), daemon=True).start()
+    said.send(("ready", None))
     while True:
         work, job = pickle.loads(came.get())
         said.send(("result", work(job, lambda report: said.send(("report", report)))))

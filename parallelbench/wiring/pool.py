@@ -65,11 +65,13 @@ def run_jobs(
 class Worker(ABC):
     """A process that does one job after another.
 
-    connection: where it sends ("report", anything) and ("result", what `work` returned). index: of the job it has.
+    connection: where it says ("ready", None) once it can take a job, ("report", anything), and ("result", what `work`
+        returned).
+    index: of the job that it has.
     """
 
     connection: Connection
-    index = -1
+    index: int | None = None
 
     @abstractmethod
     def send(self, job: Any) -> None: ...
@@ -89,39 +91,48 @@ class Worker(ABC):
 def share_out(
     jobs: Sequence[Job], places: Sequence[Callable[[], Worker]], on_report: Callable[[int, Any], None]
 ) -> Iterator[tuple[int, Any]]:
-    """As `run_jobs`, with a worker at each place. places: start a worker."""
+    """As `run_jobs`, with a worker at each place. A job is given to a worker that is ready, so none waits for one that
+    waits for a machine. places: start a worker. Raises ValueError when workers end one after the other before they are
+    ready."""
     waiting = list(enumerate(jobs))[::-1]
-    free = list(places)[::-1]
-    busy: dict[Worker, Callable[[], Worker]] = {}
-    idle: dict[Worker, Callable[[], Worker]] = {}
+    free, workers, in_vain = list(places)[::-1], dict[Worker, Callable[[], Worker]](), 0
+    ready = set[Worker]()
     try:
-        while waiting or busy:
-            while waiting and (idle or free):
-                if not idle:
-                    place = free.pop()
-                    idle[place()] = place
-                worker, place = idle.popitem()
+        while waiting or any(worker.index is not None for worker in workers):
+            while free and len(waiting) > sum(worker.index is None for worker in workers):
+                place = free.pop()
+                workers[place()] = place
+            for worker in [worker for worker in ready if waiting]:
                 worker.index, job = waiting.pop()
                 worker.send(job)
-                busy[worker] = place
-            ready = wait([worker.connection for worker in busy])
-            for worker in [worker for worker in busy if worker.connection in ready]:
+                ready.discard(worker)
+            heard = wait([worker.connection for worker in workers])
+            for worker in [worker for worker in workers if worker.connection in heard]:
+                index = worker.index
                 try:
                     kind, content = worker.connection.recv()
                 except (EOFError, ConnectionResetError):
-                    free.append(busy.pop(worker))
-                    yield worker.index, Died(worker.exit_code())
+                    free.append(workers.pop(worker))
+                    ready.discard(worker)
+                    code, in_vain = worker.exit_code(), in_vain + (index is None)
+                    if index is not None:
+                        yield index, Died(code)
+                    elif in_vain > len(places):
+                        raise ValueError(f"workers end before they begin, the last with exit code {code}") from None
                     continue
                 if kind == "report":
-                    on_report(worker.index, content)
-                else:
-                    idle[worker] = busy.pop(worker)
-                    yield worker.index, content
+                    assert index is not None
+                    on_report(index, content)
+                    continue
+                worker.index, in_vain = None, 0
+                ready.add(worker)
+                if index is not None:
+                    yield index, content
     finally:
-        for worker in idle:
+        for worker in ready:
             worker.close()
             worker.exit_code()
-        for worker in busy:
+        for worker in workers.keys() - ready:
             worker.kill()
 
 
@@ -151,6 +162,7 @@ class _Process(Worker):
 
 def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    connection.send(("ready", None))
     while True:
         try:
             job = connection.recv()
