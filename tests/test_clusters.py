@@ -22,7 +22,7 @@ import pytest
 from test_launcher import SWEEP, folders
 from test_pool import print_and_shout, sleep_on_device, write_for_ever
 
-from parallelbench.wiring.clusters import CommandWorker, ray_jobs
+from parallelbench.wiring.clusters import SRUN, CommandWorker, ray_jobs
 from parallelbench.wiring.pool import Died, share_out
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
@@ -197,10 +197,8 @@ def check_devices(done: dict[int, tuple[str, float, float, int]]) -> None:
 
 @pytest.mark.slow
 def test_each_worker_of_slurm_sees_its_own_gpu(slurm) -> None:
-    command = ("srun", "--ntasks=1", "--gpus=1")
-    check_devices(
-        dict(share_out([1.0] * 6, places(sleep_on_device, *command, number=PLACES), lambda index, report: None))
-    )
+    starts = places(sleep_on_device, *SRUN, "--gpus=1", number=PLACES)
+    check_devices(dict(share_out([1.0] * 6, starts, lambda index, report: None)))
 
 
 @pytest.mark.slow

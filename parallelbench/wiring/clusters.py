@@ -18,6 +18,7 @@ from typing import Any
 from parallelbench.wiring.pool import Died, Job, Report, Worker
 
 GRACE_S = 10
+SRUN = ("srun", "--ntasks=1", "--unbuffered")  # else a message waits for the end of a line
 
 
 class CommandWorker(Worker):

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from conf.knobs import Count, Number, check
-from parallelbench.wiring.clusters import CommandWorker, ray_jobs
+from parallelbench.wiring.clusters import SRUN, CommandWorker, ray_jobs
 from parallelbench.wiring.config import Outcome, decode_config
 from parallelbench.wiring.pool import Died, Report, devices, run_jobs, share_out
 from parallelbench.wiring.sweeper import GridsSweeper
@@ -112,7 +112,7 @@ class SlurmLauncher(_Workers):
     def _run(self, configs: Sequence[DictConfig], show: Show) -> Iterator[tuple[int, Outcome | Died]]:
         if shutil.which("srun") is None:
             raise ValueError("launcher=slurm needs srun; give the command on a machine of the Slurm cluster")
-        command = ["srun", "--ntasks=1", *self.options]
+        command = [*SRUN, *self.options]
         return share_out(configs, [partial(CommandWorker, work, command)] * min(self.workers, len(configs)), show)
 
 
