@@ -208,7 +208,7 @@ def test_each_actor_of_ray_sees_its_own_gpu(ray) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_on_slurm_equals_one_in_turn_also_when_a_worker_is_killed(slurm, tmp_path: Path) -> None:
-    options = ("launcher=slurm", f"hydra.launcher.workers={PLACES}", "hydra.launcher.options=[--gpus=1]")
+    options = ("launcher=slurm", f"hydra.launcher.workers={PLACES}", 'hydra.launcher.options=["--gpus=1"]')
     assert sweep(tmp_path / "in_turn").wait() == 0
     killed = sweep(tmp_path / "slurm", *options)
     wait_for(lambda: len(list(tmp_path.glob("slurm/runs/*/samples.jsonl"))) > 0)
