@@ -9,7 +9,7 @@ transformers 4.49). Weights are random, in LLaDA's layout, float32; their head i
 `steps` are those of a block of 32, `threshold` is in hundredths.
 
 Both sides stay loaded, have one thread, and decode in turn. Before a row is printed, tokens and forwards of both are
-compared; where they differ the script ends with exit code 1. Ratios are medians, with the least and the largest.
+compared; where they differ the script ends with exit code 2. Ratios are medians, with the least and the largest.
 """
 
 import json
