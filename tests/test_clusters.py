@@ -105,7 +105,7 @@ def daemon(*command: str, **environment: str) -> Iterator[subprocess.Popen]:
         process.wait()
 
 
-def wait_for(what, seconds: float = 120) -> None:
+def wait_for(what, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it does not come up"
@@ -140,37 +140,39 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @contextmanager
-def ray_node(folder: Path, *options: str) -> Iterator[subprocess.Popen]:
+def ray_node(*options: str) -> Iterator[subprocess.Popen]:
     """A node with one CPU and one simulated GPU."""
     ray, here = str(Path(sys.executable).with_name("ray")), str(Path(__file__).parents[1])
-    size = ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
-    with daemon(ray, "start", "--block", *size, *options, PYTHONPATH=os.pathsep.join([here, f"{here}/tests"])) as node:
+    size = ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000"]
+    here_only = ["--node-ip-address=127.0.0.1", "--disable-usage-stats"]
+    with daemon(
+        ray, "start", "--block", *size, *here_only, *options, PYTHONPATH=os.pathsep.join([here, f"{here}/tests"])
+    ) as node:
         yield node
 
 
 @pytest.fixture
-def ray(tmp_path: Path) -> Iterator[subprocess.Popen]:
+def ray() -> Iterator[subprocess.Popen]:
     """A Ray of two nodes; the second one."""
     if find_spec("ray") is None:
         pytest.skip("needs ray")
     import ray
 
+    def gpus() -> int:
+        try:
+            ray.init(address="auto", log_to_driver=False)
+            return ray.cluster_resources().get("GPU", 0)
+        except ConnectionError:
+            return 0
+        finally:
+            ray.shutdown()
+
     with ExitStack() as running, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ADDRESS", "127.0.0.1:16379")
-        running.enter_context(ray_node(tmp_path, "--head", "--port=16379", "--include-dashboard=false"))
-        time.sleep(8)
-        second = running.enter_context(ray_node(tmp_path, "--address=127.0.0.1:16379"))
-
-        def both() -> bool:
-            try:
-                ray.init(address="auto", log_to_driver=False)
-                return ray.cluster_resources().get("GPU") == 2
-            except ConnectionError:
-                return False
-            finally:
-                ray.shutdown()
-
-        wait_for(both)
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:26379")
+        running.enter_context(ray_node("--head", "--port=26379", "--include-dashboard=false"))
+        wait_for(lambda: gpus() == 1)
+        second = running.enter_context(ray_node("--address=127.0.0.1:26379"))
+        wait_for(lambda: gpus() == 2)
         yield second
 
 
@@ -188,22 +190,21 @@ def workers() -> list[int]:
     return [int(line) for line in found.stdout.split()]
 
 
-def check_devices(done: dict[int, tuple[str, float, float, int]]) -> None:
-    """All jobs ran, in as many processes as there are devices, each of which saw one that no other had."""
-    assert len(done) == 6 and len({pid for *_, pid in done.values()}) == PLACES
-    assert len({(device, pid) for device, _, _, pid in done.values()}) == PLACES
-    assert {device for device, *_ in done.values()} == {str(i) for i in range(PLACES)}
+def seen(done: dict[int, tuple[str, float, float, int]]) -> list[str]:
+    """The devices of each process, all jobs done."""
+    assert len(done) == 6
+    return sorted(devices for devices, _ in {(devices, pid) for devices, _, _, pid in done.values()})
 
 
 @pytest.mark.slow
 def test_each_worker_of_slurm_sees_its_own_gpu(slurm) -> None:
     starts = places(sleep_on_device, *SRUN, "--gpus=1", number=PLACES)
-    check_devices(dict(share_out([1.0] * 6, starts, lambda index, report: None)))
+    assert seen(dict(share_out([1.0] * 6, starts, lambda index, report: None))) == ["0", "1"]
 
 
 @pytest.mark.slow
 def test_each_actor_of_ray_sees_its_own_gpu(ray) -> None:
-    check_devices(dict(ray_jobs([1.0] * 6, sleep_on_device, None, None)))
+    assert seen(dict(ray_jobs([1.0] * 6, sleep_on_device, None, None))) == ["0", "0"]  # the GPU of each node
 
 
 @pytest.mark.slow
