@@ -69,7 +69,7 @@ def ray_jobs(
         ray: Any = import_module("ray")
     except ImportError as error:
         raise ValueError("launcher=ray needs Ray; pip install ray") from error
-    ray.init(address="auto", log_to_driver=False)
+    ray.init(address="auto", log_to_driver=False, logging_level="warning")
     try:
         yield from _on_actors(ray, jobs, work, workers, gpus)
     finally:
