@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from test_launcher import SWEEP, folders
-from test_pool import print_and_shout, sleep_on_device, write_for_ever
+from test_pool import die_if_told, print_and_shout, sleep_on_device, write_for_ever
 
 from parallelbench.wiring.clusters import SRUN, CommandWorker, ray_jobs
 from parallelbench.wiring.pool import Died, share_out
@@ -205,6 +205,12 @@ def test_each_worker_of_slurm_sees_its_own_gpu(slurm) -> None:
 @pytest.mark.slow
 def test_each_actor_of_ray_sees_its_own_gpu(ray) -> None:
     assert seen(dict(ray_jobs([1.0] * 6, sleep_on_device, None, None))) == ["0", "0"]  # the GPU of each node
+
+
+@pytest.mark.slow
+def test_an_actor_that_dies_costs_its_job_only(ray) -> None:
+    done = dict(ray_jobs(["a", "die", "b", "die", "c"], die_if_told, None, None))
+    assert done == {0: "A", 1: Died(None), 2: "B", 3: Died(None), 4: "C"}
 
 
 @pytest.mark.slow
