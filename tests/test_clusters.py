@@ -151,7 +151,7 @@ def ray_node(*options: str) -> Iterator[subprocess.Popen]:
         yield node
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray() -> Iterator[subprocess.Popen]:
     """A Ray of two nodes; the second one."""
     if find_spec("ray") is None:
