@@ -4,10 +4,10 @@ As a program this is the worker behind a command. Jobs come on stdin, what it sa
 """
 
 import os
-import pickle
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -125,21 +125,24 @@ class _Actor:
 def _serve() -> None:
     jobs, said = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)  # what libraries print is no message
-    came: SimpleQueue[bytes] = SimpleQueue()
+    came: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_receive, args=(jobs, came), daemon=True).start()
     said.send(("ready", None))
     while True:
-        work, job = pickle.loads(came.get())
+        work, job = came.get()
         said.send(("result", work(job, lambda report: said.send(("report", report)))))
 
 
-def _receive(jobs: Connection, came: "SimpleQueue[bytes]") -> None:
+def _receive(jobs: Connection, came: "SimpleQueue[Any]") -> None:
     """Ends the process with its stdin, in the middle of a job too."""
     while True:
         try:
-            came.put(jobs.recv_bytes())
+            came.put(jobs.recv())
         except EOFError:
             os._exit(0)
+        except Exception:  # a job that cannot be read
+            traceback.print_exc()
+            os._exit(1)
 
 
 if __name__ == "__main__":
