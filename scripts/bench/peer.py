@@ -1,4 +1,4 @@
-"""The other side of peers.py: decodes with the code of checkouts, in an interpreter that has the libraries it needs.
+"""The other side of released_code.py: decodes with the code of checkouts, by an interpreter with what it needs.
 
 A line of JSON in, a line of JSON out: a cell of the table, and its tokens, forwards and CPU seconds.
 """

@@ -1,6 +1,6 @@
 """Decoding beside the released code of Fast-dLLM and of LLaDA: CPU seconds on the same weights, theirs over ours.
 
-    python scripts/bench/peers.py fast_dllm=CHECKOUT python=PYTHON [llada=CHECKOUT] [layers=2] [width=128]
+    python scripts/bench/released_code.py fast_dllm=CHECKOUT python=PYTHON [llada=CHECKOUT] [layers=2] [width=128]
         [vocab=126464] [prompt=64] [gen=128] [steps=16] [threshold=22] [repeats=3]
 
 The checkouts are folders of github.com/NVlabs/Fast-dLLM and github.com/ML-GSAI/LLaDA, whose generate.py runs on

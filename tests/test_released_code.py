@@ -1,4 +1,4 @@
-"""scripts/bench/peers.py beside stand-ins for the checkouts, which decode with this library."""
+"""scripts/bench/released_code.py beside stand-ins for the checkouts, which decode with this library."""
 
 import subprocess
 import sys
@@ -45,7 +45,12 @@ def test_a_row_is_printed_where_tokens_and_forwards_are_equal(tmp_path: Path) ->
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "modeling_llada.py").write_text(MODEL)
     sizes = "width=16 layers=1 vocab=600 prompt=4 gen=32 steps=4 repeats=1"
-    command = [sys.executable, ROOT / "scripts" / "bench" / "peers.py", *sizes.split(), f"python={sys.executable}"]
+    command = [
+        sys.executable,
+        ROOT / "scripts" / "bench" / "released_code.py",
+        *sizes.split(),
+        f"python={sys.executable}",
+    ]
     command += [f"fast_dllm={tmp_path}"]
     for extra, code, rows in ((0, 0, 6), (1, 2, 0)):
         (folder / "generate.py").write_text(LOOPS.replace("EXTRA", str(extra)))
