@@ -31,8 +31,8 @@ class EosLast(Rescore):
     """
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
-        eos = torch.tensor(view.spec.eos_ids, device=candidates.tokens.device)
-        logits = view.logits.at(eos.expand(*candidates.tokens.shape, -1))
+        eos = torch.stack([torch.full_like(candidates.tokens, token) for token in view.spec.eos_ids], -1)
+        logits = view.logits.at(eos)
         mass = (logits - view.logits.log_norm[..., None]).exp().sum(-1)
         confidence = candidates.confidence / (1 - mass).clamp(min=1e-12)
         return replace(candidates, confidence=torch.where(view.spec.is_eos(candidates.tokens), 0, confidence))

@@ -9,10 +9,12 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -240,13 +242,19 @@ def _check_sync_and_purity(decoder: Decoder, block_len: int) -> None:
     assert all(a.equal(b) for a, b in zip(before, after, strict=True)), "the view is changed in place"
 
 
-class _NoSync(TorchDispatchMode):
-    SYNCS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "item")
+_WAITING = ("_local_scalar_dense", "equal", "item", "masked_select", "nonzero", "repeat_interleave", "_unique2")
 
+
+def waits_for_device(operation: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an operation must know a tensor's values on the host, or how many of them are true."""
+    name = operation.overloadpacket.__name__
+    indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+    return name in _WAITING or any(index is not None and index.dtype == torch.bool for index in indices)
+
+
+class _NoSync(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket._qualified_op_name.split("::")[1]
-        bool_index = name == "index" and any(t is not None and t.dtype == torch.bool for t in args[1])
-        assert name not in self.SYNCS and not bool_index, f"the step waits for the device: {name}"
+        assert not waits_for_device(func, args), f"the step waits for the device: {func.overloadpacket.__name__}"
         return func(*args, **(kwargs or {}))
 
 

@@ -57,7 +57,15 @@ def test_every_recipe_composes_and_instantiates(recipe: str) -> None:
         assert part not in config or instantiate(config[part], _convert_="all") is not None
 
 
-@pytest.mark.parametrize(("launcher", "target"), [("basic", "InTurnLauncher"), ("local", "LocalLauncher")])
+@pytest.mark.parametrize(
+    ("launcher", "target"),
+    [
+        ("basic", "InTurnLauncher"),
+        ("local", "LocalLauncher"),
+        ("slurm", "SlurmLauncher"),
+        ("ray", "RayLauncher"),
+    ],
+)
 def test_a_launcher_is_chosen_by_its_group(launcher: str, target: str) -> None:
     with initialize_config_module("conf", version_base=None):
         config = compose("run", [f"launcher={launcher}"], return_hydra_config=True)

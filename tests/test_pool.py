@@ -27,6 +27,14 @@ def die_if_told(job: str, report) -> str:
     return job.upper()
 
 
+def print_and_shout(job: str, report) -> str:
+    """stdout may belong to the messages, also where C writes to it."""
+    print("no message")
+    os.system("echo no message")
+    report(job)
+    return die_if_told(job, report)
+
+
 def write_for_ever(job: str, report) -> None:
     while True:
         Path(job).write_text(str(time.monotonic()))

@@ -208,7 +208,7 @@ class Dilated(CommitRule):
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         width = view.masked.shape[1]
         levels = _binary(width) if self.order == "binary" else _dilated(width, self.base, self.skip)
-        level = torch.tensor(levels, device=view.masked.device)
+        level = torch.tensor(levels).to(view.masked.device, non_blocking=True)
         step, last = view.step.clamp(max=max(levels))[:, None], max(levels)
         if self.by == "position":
             taken = view.masked & (level == step)

@@ -1,15 +1,19 @@
-"""A Hydra launcher for one machine with several devices: `launcher=local`.
+"""Hydra launchers for several devices: `launcher=local` on this machine, `launcher=slurm` and `launcher=ray` on others.
 
-One job per free GPU, each worker seeing its own GPU only, or several CPU workers where there is none. A worker keeps
-its model for the next job, and one that dies costs its job only; repeating the command does what is missing.
+One job per worker, each of which has devices of its own and keeps its model for the next job. A worker that dies costs
+its job only; repeating the command does what is missing.
 """
 
+import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
@@ -20,15 +24,17 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
-from conf.knobs import Count, check
+from conf.knobs import Count, Number, check
+from parallelbench.wiring.clusters import SRUN, CommandWorker, ray_jobs
 from parallelbench.wiring.config import Outcome, decode_config
-from parallelbench.wiring.pool import Died, Report, devices, run_jobs
+from parallelbench.wiring.pool import Died, Report, devices, run_jobs, share_out
 from parallelbench.wiring.sweeper import GridsSweeper
 
 Plugins.instance()  # it runs the modules of Hydra's own plugins once more, so their classes are new ones afterwards
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher  # noqa: E402
 
 PLUGIN = "hydra_plugins.parallelbench_local"
+Show = Callable[[int, Any], None]
 
 
 class InTurnLauncher(BasicLauncher):
@@ -39,13 +45,8 @@ class InTurnLauncher(BasicLauncher):
         return super().launch(job_overrides, initial_job_idx)
 
 
-class LocalLauncher(Launcher):
-    """workers: jobs at a time; null: one per visible GPU, or one per CPU core. Its task function has a method
-    `finish(Outcome)`, which is given how each job ended."""
-
-    def __init__(self, workers: Count | None = None) -> None:
-        check(LocalLauncher.__init__, workers=workers)
-        self.workers = workers
+class _Workers(Launcher):
+    """Its task function has a method `finish(Outcome)`, which is given how each job ended."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
@@ -55,7 +56,6 @@ class LocalLauncher(Launcher):
             self._compose(overrides, index) for index, overrides in enumerate(job_overrides, start=initial_job_idx)
         ]
         order = sorted(range(len(configs)), key=lambda i: OmegaConf.to_yaml(configs[i].model))  # workers keep one model
-        environments = devices(self.workers)[: len(configs)]
         progress: dict[int, tuple[int, int]] = {}
         with tqdm(desc=f"sweep of {len(configs)}", unit="sample") as bar:
 
@@ -64,12 +64,10 @@ class LocalLauncher(Launcher):
                 bar.total = sum(total for _, total in progress.values())
                 bar.update(sum(done for done, _ in progress.values()) - bar.n)
 
-            for ended, (index, outcome) in enumerate(
-                run_jobs([configs[i] for i in order], work, environments, show), start=1
-            ):
+            for ended, (index, outcome) in enumerate(self._run([configs[i] for i in order], show), start=1):
                 overrides = " ".join(filter_overrides(job_overrides[order[index]]))
                 if isinstance(outcome, Died):
-                    outcome = Outcome(died=f"{overrides}: its worker ended with {_code(outcome.exit_code)}")
+                    outcome = Outcome(died=f"{overrides}: its worker ended{_code(outcome.exit_code)}")
                 bar.set_postfix(jobs=f"{ended}/{len(configs)}")
                 with bar.external_write_mode():
                     self.task_function.finish(outcome)  # type: ignore[attr-defined]
@@ -78,11 +76,55 @@ class LocalLauncher(Launcher):
             for overrides, config in zip(job_overrides, configs, strict=True)
         ]
 
+    @abstractmethod
+    def _run(self, configs: Sequence[DictConfig], show: Show) -> Iterator[tuple[int, Outcome | Died]]:
+        """What came of each config, as it ends. show: is told how far one is."""
+
     def _compose(self, overrides: Sequence[str], index: int) -> DictConfig:
         config = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
         with open_dict(config):
             config.hydra.job.id, config.hydra.job.num = str(index), index
         return config
+
+
+class LocalLauncher(_Workers):
+    """workers: jobs at a time; null: one per visible GPU, or one per CPU core."""
+
+    def __init__(self, workers: Count | None = None) -> None:
+        check(LocalLauncher.__init__, workers=workers)
+        self.workers = workers
+
+    def _run(self, configs: Sequence[DictConfig], show: Show) -> Iterator[tuple[int, Outcome | Died]]:
+        return run_jobs(configs, work, devices(self.workers)[: len(configs)], show)
+
+
+class SlurmLauncher(_Workers):
+    """Workers that `srun` starts, each an allocation of one task. They wait in Slurm's queue, and take jobs until none
+    is left.
+
+    workers: allocations at a time. options: of srun, for each of them.
+    """
+
+    def __init__(self, workers: Count = 1, options: Sequence[str] = ()) -> None:
+        check(SlurmLauncher.__init__, workers=workers, options=options)
+        self.workers, self.options = workers, options
+
+    def _run(self, configs: Sequence[DictConfig], show: Show) -> Iterator[tuple[int, Outcome | Died]]:
+        if shutil.which("srun") is None:
+            raise ValueError("launcher=slurm needs srun; give the command on a machine of the Slurm cluster")
+        command = [*SRUN, *self.options]
+        return share_out(configs, [partial(CommandWorker, work, command)] * min(self.workers, len(configs)), show)
+
+
+class RayLauncher(_Workers):
+    """Actors of the Ray cluster that this machine belongs to. workers, gpus: see `ray_jobs`."""
+
+    def __init__(self, workers: Count | None = None, gpus: Number | None = None) -> None:
+        check(RayLauncher.__init__, workers=workers, gpus=gpus)
+        self.workers, self.gpus = workers, gpus
+
+    def _run(self, configs: Sequence[DictConfig], show: Show) -> Iterator[tuple[int, Outcome | Died]]:
+        return ray_jobs(configs, work, self.workers, self.gpus)
 
 
 def register() -> None:
@@ -93,7 +135,7 @@ def register() -> None:
             sys.modules[name] = ModuleType(name)
             sys.modules[name].__path__ = []
             sys.modules[name].__spec__ = ModuleSpec(name, None, is_package=True)
-    for plugin in (InTurnLauncher, LocalLauncher, GridsSweeper):
+    for plugin in (InTurnLauncher, LocalLauncher, SlurmLauncher, RayLauncher, GridsSweeper):
         plugin.__module__ = PLUGIN
         setattr(sys.modules[PLUGIN], plugin.__name__, plugin)
         Plugins.instance().register(plugin)
@@ -109,5 +151,7 @@ def work(config: DictConfig, report: Report) -> Outcome:
     return decode_config(config, say=lambda text: None, on_progress=lambda done, total: report((done, total)))
 
 
-def _code(exit_code: int) -> str:
-    return f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+def _code(exit_code: int | None) -> str:
+    if exit_code is None:
+        return ""
+    return f" with signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f" with exit code {exit_code}"

@@ -35,8 +35,7 @@ def sweep(refused: str = "") -> None:
         if refused:
             raise ValueError(refused)
         with TemporaryDirectory() as notes:
-            if not {"launcher=slurm", "launcher=ray"} & set(sys.argv):  # whose jobs need what the sweeper writes
-                sys.argv.append(f"hydra.sweep.dir='{notes}'")
+            sys.argv.append(f"hydra.sweep.dir='{notes}'")
             hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         task.finish(Outcome(refused=sentence(error)))
