@@ -197,10 +197,10 @@ class DecodeState:
     @property
     def live(self) -> Bool[Tensor, "B T"]:
         """Columns that may be written."""
-
-        if self._numbers is None:
-            self._numbers = torch.arange(self.canvas.shape[1], device=self.canvas.device)
-        return self._keep("live", lambda: self.free & (self._numbers < self.end[:, None]))
+        numbers = self._numbers
+        if numbers is None:
+            numbers = self._numbers = torch.arange(self.canvas.shape[1], device=self.canvas.device)
+        return self._keep("live", lambda: self.free & (numbers < self.end[:, None]))
 
     @property
     def open(self) -> Bool[Tensor, "B W"]:

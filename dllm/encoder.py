@@ -74,8 +74,9 @@ class EncoderLM(DiffusionLM):
         prompt_len: Int[Tensor, " B"],
         end: Int[Tensor, " B"] | None = None,
         where: Bool[Tensor, "B T"] | None = None,
+        soft: SoftInput | None = None,
     ) -> Float[Tensor, "... V"]:
-        logits = self._run(canvas, torch.full_like(prompt_len, canvas.shape[1]) if end is None else end)
+        logits = self._run(canvas, torch.full_like(prompt_len, canvas.shape[1]) if end is None else end, soft)
         return logits if where is None else logits[where]
 
     def shadow_logits(

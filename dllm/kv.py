@@ -70,51 +70,48 @@ class ColumnCache(Cache):
         prompt_len: Int[Tensor, " B"] | None = None,
         samples: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> None:
-        super().__init__(layers=[_ColumnLayer(self) for _ in range(num_layers)])
+        self._own = [_ColumnLayer(self) for _ in range(num_layers)]
+        super().__init__(layers=list(self._own))
         self.positions = positions.contiguous()  # also after `drop`: a compiled forward looks at the strides
         self.prompt_len = torch.zeros_like(positions[:, 0]) if prompt_len is None else prompt_len
         self.rows: Int[Tensor, " R"] | None = None
         self.columns: Int[Tensor, "R Q"] = positions.new_empty((0, 0))
         self._wanted = samples
 
+    def _stores(self) -> list[Tensor]:
+        """Keys and values of one layer after another, nothing before the first forward that keeps them."""
+        return [store for layer in self._own for store in (layer.keys, layer.values) if store is not None]
+
     def samples(self) -> list[tuple[Tensor, Tensor]]:
-        """An empty piece of each layer's keys and values, none before the first forward that keeps them."""
-        layers = [(layer.keys, layer.values) for layer in self.layers]
-        return [(k[:0, :, :0].clone(), v[:0, :, :0].clone()) for k, v in layers if k is not None and v is not None]
+        """An empty piece of each layer's keys and values."""
+        pieces = [store[:0, :, :0].clone() for store in self._stores()]
+        return list(zip(pieces[::2], pieces[1::2], strict=True))
 
     def copy(self, source: Int[Tensor, " N"], target: Int[Tensor, " N"]) -> None:
         """Gives rows `target` the keys and values of rows `source`."""
-        for layer in self.layers:
-            assert isinstance(layer, _ColumnLayer)
-            for store in (layer.keys, layer.values):
-                if store is not None:
-                    store[target.to(store.device)] = store[source.to(store.device)]
+        for store in self._stores():
+            store[target.to(store.device)] = store[source.to(store.device)]
 
     def take(self, other: "ColumnCache", columns: Int[Tensor, "B W"]) -> None:
         """Overwrites these columns with their keys and values in another cache of the same shape."""
-        for layer, source in zip(self.layers, other.layers, strict=True):
-            assert isinstance(layer, _ColumnLayer) and isinstance(source, _ColumnLayer)
-            for store, new in ((layer.keys, source.keys), (layer.values, source.values)):
-                assert store is not None and new is not None
-                where = columns[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[-1])
-                store.scatter_(2, where, new.gather(2, where))
+        for store, new in zip(self._stores(), other._stores(), strict=True):
+            where = columns[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[-1])
+            store.scatter_(2, where, new.gather(2, where))
 
     def drop(self, rows: Int[Tensor, " N"], positions: Int[Tensor, "N T"], prompt_len: Int[Tensor, " N"]) -> None:
         """Empties rows, whose columns now have these positions behind prompts of these lengths."""
         self.positions = self.positions.index_copy(0, rows, positions)
         self.prompt_len = self.prompt_len.index_copy(0, rows, prompt_len)
-        for layer in self.layers:
-            assert isinstance(layer, _ColumnLayer)
-            for store in (layer.keys, layer.values):
-                if store is not None:
-                    store.index_fill_(0, rows.to(store.device), 0)
+        for store in self._stores():
+            store.index_fill_(0, rows.to(store.device), 0)
 
     def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
         """Says where the next update belongs. rows: None means every row in order."""
-        for layer, (keys, values) in zip(self.layers, self._wanted, strict=False):
-            layer.lazy_initialization(keys, values)
-            for store in (layer.keys, layer.values):
+        if self._wanted:
+            for layer, (keys, values) in zip(self._own, self._wanted, strict=True):
+                layer.lazy_initialization(keys, values)
+            for store in self._stores():
                 torch._dynamo.mark_static_address(store, guard=False)  # CUDA graphs may write there
-        self._wanted = ()
+            self._wanted = ()
         self.rows, self.columns = rows, columns
         return self

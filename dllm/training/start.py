@@ -41,10 +41,12 @@ def add_tokens(model: CausalLM | DiffusionLM, phrases: Sequence[str], seed: int)
     tokenizer, backbone = model.tokenizer, model.backbone
     assert tokenizer is not None
     first = len(tokenizer)
-    tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
+    tokenizer.add_tokens(
+        cast(Any, [AddedToken(phrase, normalized=False) for phrase in phrases])
+    )  # stubs lack this type
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if len(tokenizer) > backbone.get_input_embeddings().weight.shape[0]:
+        if len(tokenizer) > backbone.config.vocab_size:
             backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         layers = (backbone.get_input_embeddings(), backbone.get_output_embeddings())
         for weight in {cast(nn.Embedding, layer).weight: None for layer in layers}:  # one, where they are tied
