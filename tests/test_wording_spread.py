@@ -1,21 +1,20 @@
 """Scores across wordings: closed forms first, then a report of made-up runs."""
 
 from dataclasses import replace
-from itertools import permutations
 
 import numpy as np
 import pytest
-from scipy.stats import kendalltau
 from test_page import make_run
 
-from parallelbench.records.questions import family, question, wording
+from parallelbench.records.questions import question, wording
 from parallelbench.records.record import Run
 from parallelbench.report.ideal import operation
 from parallelbench.report.page import page_data
 from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.metrics import aggregate, measure
 from parallelbench.stats.table import run_table
-from parallelbench.stats.wordings import across_wordings, kendall
+from parallelbench.stats.wordings import across_wordings
+from parallelbench.tasks.base import first_wording
 
 TASK = "waiting_line/shuffle"
 
@@ -35,18 +34,10 @@ def worded(name: str, right: list[list[int]], tau: object = 1, nfe: int = 8) -> 
 
 def test_names_of_wordings() -> None:
     for task, number in ((TASK, 0), (f"{TASK}@2", 2), (f"{TASK}@12", 12)):
-        assert (family(task), wording(task), operation(task)) == (TASK, number, "shuffle")
-    assert (family("own@home"), wording("own@home")) == ("own@home", 0)
+        assert (first_wording(task), wording(task), operation(task)) == (TASK, number, "shuffle")
+    assert (first_wording("own@home"), wording("own@home")) == ("own@home", 0)
     run = worded("eb", [[1, 0], [0, 1]])
     assert question(run.records[1]) == question(run.records[3]) == (TASK, "/0/1")
-
-
-def test_kendalls_tau_is_scipys() -> None:
-    rng = np.random.default_rng(0)
-    rows = [*permutations(range(4)), *rng.integers(0, 3, (20, 4)).tolist()]
-    a, b = np.array(rows, dtype=float), np.array(rows[::-1], dtype=float)
-    for said, x, y in zip(kendall(a, b), a, b, strict=True):
-        assert said == pytest.approx(kendalltau(x, y)[0], nan_ok=True)
 
 
 def test_wordings_that_change_nothing_leave_the_ranking() -> None:

@@ -4,21 +4,16 @@ what sample i of `TASK` asks."""
 from collections.abc import Sequence
 
 from parallelbench.records.record import Record
-
-
-def family(task: str) -> str:
-    """`waiting_line/copy` of itself and of `waiting_line/copy@2`."""
-    name, _, number = task.rpartition("@")
-    return name if number.isdecimal() else task
+from parallelbench.tasks.base import first_wording
 
 
 def wording(task: str) -> int:
     """0 of `waiting_line/copy`, 2 of `waiting_line/copy@2`."""
-    return int(task.removeprefix(family(task)).removeprefix("@") or 0)
+    return int(task.removeprefix(first_wording(task)).removeprefix("@") or 0)
 
 
 def question(record: Record) -> tuple[str, str]:
-    return family(record.task), record.id.removeprefix(record.task)
+    return first_wording(record.task), record.id.removeprefix(record.task)
 
 
 def by_question(records: Sequence[Record]) -> list[list[Record]]:

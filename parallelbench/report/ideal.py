@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from decoders import NO_CACHE, Decoder, StopRule, decode
 from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
-from parallelbench.records.questions import family
 from parallelbench.records.record import Record, Run
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.tasks import Sample, builtin_tasks, named_task
+from parallelbench.tasks.base import first_wording
 from parallelbench.tasks.waiting_line import write_list
 
 COLD = 1e-3  # a temperature at which only exact ties are open: greedy, with ties broken at random
@@ -107,7 +107,7 @@ def tasks_of(runs: Sequence[Run]) -> list[str]:
 
 def operation(task: str) -> str:
     """`shuffle` of `waiting_line/shuffle` and of its other wordings."""
-    return family(task).removeprefix("waiting_line/")
+    return first_wording(task).removeprefix("waiting_line/")
 
 
 def shapes_of(task: str, runs: Sequence[Run]) -> list[Shape]:

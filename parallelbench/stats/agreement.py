@@ -13,11 +13,7 @@ def agreement(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"],
     the same samples they are drawn together. n: samples behind a mean. The interval has 95 % of the resamples. These
     are noisier than the data, so ranks that chance decides pull it towards 0. None: all methods of a setting have the
     same mean.
-
-    Raises ValueError for fewer than three methods.
     """
-    if first.shape[1] < 3:
-        raise ValueError(f"{first.shape[1]} methods have hardly a ranking; compare at least 3")
     low, high = np.triu_indices(first.shape[1], 1)
     signs = [np.sign((means[:, high] - means[:, low]).round(9)) for means in (first, second)]
     ordered = np.sqrt(np.abs(signs[0]).sum(1) * np.abs(signs[1]).sum(1))  # pairs that are no ties

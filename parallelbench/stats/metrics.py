@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parallelbench.records.questions import by_question, family
+from parallelbench.records.questions import by_question
 from parallelbench.records.record import Record
 from parallelbench.stats.intervals import MIN_BATCHES, Value, bounded, product
+from parallelbench.tasks.base import first_wording
 
 ALL = "all"
 
@@ -122,7 +123,7 @@ def measure(metric: str, records: Sequence[Record]) -> Value:
     """One metric over at least one record. The wordings of a question share its difficulty and are one observation."""
     column = (METRICS | OF_DRAFTS)[metric]
     units = _batches(records) if column.is_timed else by_question(records)
-    of = [unit[0].task if column.is_timed else f"{family(unit[0].task)}/{len(unit)}" for unit in units]
+    of = [unit[0].task if column.is_timed else f"{first_wording(unit[0].task)}/{len(unit)}" for unit in units]
     strata, size = np.array(of), max(map(len, units))
     if column.is_score:
         means = np.array([np.mean([column.numerator(record) for record in unit]) for unit in units], dtype=float)

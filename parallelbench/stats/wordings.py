@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float
 
 from parallelbench.records.questions import question, wording
 from parallelbench.records.record import Record, Run
-from parallelbench.stats.intervals import MISS, Value, bounded
+from parallelbench.stats.agreement import agreement
+from parallelbench.stats.intervals import Value, bounded
 from parallelbench.stats.resampling import resampled
 from parallelbench.stats.speed_at_quality import MIDDLE, speed_at
 from parallelbench.stats.sweeps import places
@@ -82,20 +83,11 @@ def across_wordings(runs: Sequence[Run], curve_of: Sequence[str]) -> Wordings | 
     is_best = [np.isclose(one, one.max(1, keepdims=True), atol=1e-9) for one in values]
     best = [[name for name, on in zip(names, one[0], strict=True) if on] for one in is_best]
     pairs = [
-        Agreement(
-            numbers[a], numbers[b], _tau_value(values[a], values[b], len(shared)), _share(is_best[a] & is_best[b])
-        )
+        Agreement(numbers[a], numbers[b], agreement(values[a], values[b], len(shared)), _share(is_best[a] & is_best[b]))
         for a, b in combinations(range(len(numbers)), 2)
     ]
     same_best = _share(np.logical_and.reduce(is_best))
     return Wordings(numbers, len(shared), score, spread, ranked, best, pairs, same_best)
-
-
-def kendall(a: Scores, b: Scores) -> Float[np.ndarray, " m"]:
-    """Kendall's tau-b between the rankings of decoders, for each resample; nan where all tie in one of them."""
-    up_a, up_b = (np.sign(one[:, :, None] - one[:, None, :]) for one in (a.round(9), b.round(9)))
-    with np.errstate(invalid="ignore"):
-        return (up_a * up_b).sum((1, 2)) / np.sqrt((up_a**2).sum((1, 2)) * (up_b**2).sum((1, 2)))
 
 
 def _by_question(run: Run) -> dict[tuple[tuple[str, str], int], Record]:
@@ -136,15 +128,6 @@ def _values(columns: np.ndarray, tasks: np.ndarray, curve_of: Sequence[str]) -> 
         ]
         values.append(np.nan_to_num(np.array(reached)))
     return f"TPF at {100 * MIDDLE:g} % of the best score", list(groups), values
-
-
-def _tau_value(a: Scores, b: Scores, n: int) -> Value | None:
-    """Percentiles of the resamples, which hold the value itself."""
-    tau = kendall(a, b)
-    if np.isnan(tau[0]) or np.isnan(tau[1:]).all():
-        return None
-    low, high = np.nanquantile(tau[1:], [MISS, 1 - MISS])
-    return Value(float(tau[0]), min(float(tau[0]), float(low)), max(float(tau[0]), float(high)), n)
 
 
 def _share(same: Bool[np.ndarray, "m d"]) -> float:

@@ -124,8 +124,9 @@ def is_held_out(prompt: str) -> bool:
 
 
 def first_wording(name: str) -> str:
-    """The name of a task in its first wording: `waiting_line/copy` of `waiting_line/copy@2`."""
-    return name.partition("@")[0]
+    """The name of a task in its first wording: `waiting_line/copy` of itself and of `waiting_line/copy@2`."""
+    first, _, number = name.rpartition("@")
+    return first if number.isdecimal() else name
 
 
 def bench_samples(task: Drawable, limit: Count, seed: Seed) -> list[Sample]:
