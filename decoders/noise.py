@@ -30,6 +30,7 @@ STREAMS = {
     "verified token": 43,
     "canvas": 51,
     "renoise": 52,
+    "beyond": 53,
 }
 
 

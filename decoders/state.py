@@ -260,10 +260,10 @@ class DecodeState:
     def soft_input(self) -> SoftInput | None:
         """The soft step, for rows that are still in the window it was made for. A model with noise is always told its
         window."""
-        columns, soft, stays = self.columns, self.soft, (self.step > 0)[:, None]
+        columns, soft = self.columns, self.soft
         if soft is None and not self.spec.noise:
             return None
-        where = self.pending.gather(1, columns)
+        where, stays = self.pending.gather(1, columns), (self.step > 0)[:, None]
         if soft is None or soft.at == "masked":
             return SoftInput(soft, columns, where & stays)
         return SoftInput(soft, columns, self.live.gather(1, columns) & ~where & stays)

@@ -27,6 +27,7 @@ from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.run.job import check_task, prepare
 from parallelbench.tasks import Suite
 from parallelbench.tasks.base import Sample, bench_samples
+from parallelbench.tasks.puzzles import LatinSquare
 from parallelbench.tasks.rows import draw_rows
 from parallelbench.tasks.waiting_line import WaitingLine
 from parallelbench.wiring.conf import CONF
@@ -45,6 +46,7 @@ REQUIRED = {  # what else than its knobs a class wants
     "ModelDrafts": {"model": dllm.load("tiny")},
     "Prompts": {"source": "x.jsonl"},
     "Request": {"messages": [], "gen_len": 4},
+    "Reworded": {"task": LatinSquare()},
     "Sample": {"id": "a", "task": "b", "messages": [], "data": {}, "target": ""},
     "Settings": {
         "limit": 1,

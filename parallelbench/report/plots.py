@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import matplotlib
 import numpy as np
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 from parallelbench.records.files import replace_file
-from parallelbench.report.drawing.labels import place
+from parallelbench.report.drawing.labels import Box, place
 from parallelbench.report.drawing.style import GREY, MARKERS, RC, curve_looks
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.sweeps import pareto
@@ -150,9 +150,9 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
     points = [(float(x), float(y)) for x, y in at]
     sizes = [(LETTER[0] * len(text) * scale, LETTER[1] * scale) for text, *_ in labels]
     taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale) for x, y in points]
-    legend = axes.get_legend()
-    taken += [] if legend is None else [legend.get_window_extent().extents]
-    boxes = place(points, sizes, taken, axes.get_window_extent().extents)
+    drawn = [artist.get_window_extent().extents for artist in (axes, axes.get_legend()) if artist is not None]
+    within, *covered = (cast(Box, tuple(extents.tolist())) for extents in drawn)
+    boxes = place(points, sizes, taken + covered, within)
     for (text, x, y, color), box in zip(labels, boxes, strict=True):
         if box is not None:
             across, up = axes.transData.inverted().transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))

@@ -64,7 +64,7 @@ def write_weights(folder: Path, layers: int, width: int, vocab: int) -> None:
     config |= {"include_qkv_bias": False, "bias_for_layer_norm": False, "block_group_size": 1, "flash_attention": False}
     config |= {"attention_dropout": 0.0, "residual_dropout": 0.0, "embedding_dropout": 0.0, "scale_logits": False}
     config |= {"mask_token_id": vocab - 128, "eos_token_id": vocab - 383, "pad_token_id": vocab - 383}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 class Peer:

@@ -165,7 +165,7 @@ def beside_one_token(report: Report) -> Claims:
 
 def in_theory(folder: Path) -> Claims:
     """Closed forms beside ideal models."""
-    with open(folder / "theory.csv", newline="") as file:
+    with open(folder / "theory.csv", newline="", encoding="utf-8") as file:
         rows = [{key: row[key] for key in row} for row in csv.DictReader(file)]
     inside = [float(r["ci_low"]) <= float(r["accuracy_closed"]) <= float(r["ci_high"]) for r in rows]
     yield f"{sum(inside)} of {len(rows)} closed forms lie in the 95 % interval of what ideal models did"

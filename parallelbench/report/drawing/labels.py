@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
 
-SIDES = ((1, 0.6), (-1, 0.6), (1, -0.6), (-1, -0.6), (0, 1), (0, -1), (1, 0), (-1, 0))
-RINGS = (1, 1.8, 3, 4.5)  # of heights of a label away, nearest first
+SIDES = ((1.0, 0.6), (-1.0, 0.6), (1.0, -0.6), (-1.0, -0.6), (0.0, 1.0), (0.0, -1.0), (1.0, 0.0), (-1.0, 0.0))
+RINGS = (1.0, 1.8, 3.0, 4.5)  # of heights of a label away, nearest first
 
 
 def place(
