@@ -62,7 +62,7 @@ def equal_quality(runs: Sequence[Run], curve_of: Sequence[str]) -> EqualQuality 
 
     def place(name: str) -> tuple[bool, float]:
         tpf = rows[name][MIDDLE].tpf
-        return name in ceilings, -(tpf.value if tpf else 0)
+        return name in ceilings, -(tpf.value if tpf else 0.0)
 
     return EqualQuality(best, reference, {name: rows[name] for name in sorted(rows, key=place)}, ceilings)
 
