@@ -221,7 +221,8 @@ STORY = (
         "bash scripts/published/compare_ar.sh", at_equal_quality,
     ),
     Chapter(
-        "verified", "Verified", "Drafts that are checked before they count give the text of one token per forward; others stand beside them.",
+        "verified", "Verified",
+        "Drafts that are checked before they count give the text of one token per forward; others stand beside them.",
         "bash scripts/published/verified.sh", beside_one_token,
     ),
     Chapter(
