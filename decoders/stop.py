@@ -15,7 +15,7 @@ Looks = Literal["window", "query"]
 
 
 class StopRule(Knobs, ABC):
-    """Called after each update, with the state that already holds it."""
+    """Called after each update, with the state that already holds it, and to which it writes nothing."""
 
     @property
     def looks(self) -> Looks | None:
