@@ -151,7 +151,7 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
     sizes = [(LETTER[0] * len(text) * scale, LETTER[1] * scale) for text, *_ in labels]
     taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale) for x, y in points]
     drawn = [artist.get_window_extent().extents for artist in (axes, axes.get_legend()) if artist is not None]
-    within, *covered = (cast(Box, tuple(extents.tolist())) for extents in drawn)
+    within, *covered = (cast(Box, tuple(map(float, extents))) for extents in drawn)
     boxes = place(points, sizes, taken + covered, within)
     for (text, x, y, color), box in zip(labels, boxes, strict=True):
         if box is not None:
