@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
 
 from conf.knobs import In, Knobs
-from parallelbench.tasks.base import Draw, Drawable, ManyAnswers, Sample, Task, bench_samples
+from parallelbench.tasks.base import Draw, Drawable, ManyAnswers, Sample, Task, bench_samples, first_wording
 
 Template = Annotated[int, In("[0, 99]", "the number of a task's prompt template, 0 is the first")]
 
@@ -66,11 +66,9 @@ def reworded(task: Task, template: int) -> Reworded:
 
 
 def named_task(name: str, known: Mapping[str, Task]) -> Task:
-    """One of the known tasks, or its wording `NAME@2`. Raises ValueError for a wording that is not there, KeyError for
-    a task that is not."""
-    first, _, template = name.partition("@")
-    if not template:
-        return known[first]
-    if not template.isdecimal():
-        raise ValueError(f"task {name!r}; a wording is named by a number, such as {first}@2")
-    return reworded(known[first], int(template)) if int(template) else known[first]
+    """One of the known tasks, or its wording `NAME@2`. Raises ValueError for one that is not there."""
+    first = first_wording(name)
+    if first not in known:
+        raise ValueError(f"unknown task {name!r}; choose among {', '.join(known)}")
+    template = int(name[len(first) + 1 :] or 0)
+    return reworded(known[first], template) if template else known[first]
