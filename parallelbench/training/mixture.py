@@ -31,8 +31,8 @@ def phrases(templates: Sequence[int] = (0,), text_draws: int = 0) -> list[str]:
     worded = [kind[template] for kind in kinds for template in templates]
     fixed = [text for template in worded for text, *_ in string.Formatter().parse(template) if len(text) > 1]
     draws = [train_draw(tasks[name], TRAIN_SEED_MIN, i) for name in text_tasks() for i in range(text_draws)]
-    texts = (f"{draw.data!s}\n{draw.target}" for draw in draws)
-    words = sorted({word for text in texts for word in re.findall(r" ?[A-Za-z]{2,}", text)})
+    texts = "\n".join(f"{draw.prompt}\n{draw.target}" for draw in draws)
+    words = sorted({word for word in re.findall(r" [A-Za-z]+|[A-Za-z]{2,}", texts) if word.strip() not in FIRST_NAMES})
     return [*SCAFFOLD[:3], *FIRST_NAMES, *(f" {name}" for name in LAST_NAMES), *fixed, *words]
 
 
