@@ -11,8 +11,8 @@ from conf.knobs import Count, Number, Token, check
 from decoders.compose import Decoder, check_is_decoder
 from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode_queue, row_seeds
 from decoders.rules.basic import Threshold
-from decoders.state import responses
 from decoders.stop import StopRule, StrictEos
+from decoders.types import responses
 from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream

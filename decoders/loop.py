@@ -19,9 +19,9 @@ from conf.knobs import Count, Number, Token, check
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.rules.basic import FixedK
-from decoders.state import NEVER, DecodeState, responses
+from decoders.state import NEVER, DecodeState
 from decoders.stop import StopRule, check_is_stop_rule
-from decoders.types import DecodedRow, Shape, Turn, Update, View, in_order, without_gradients
+from decoders.types import DecodedRow, Shape, Turn, Update, View, in_order, responses, without_gradients
 from decoders.types import Drafted as Drafted
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
 from dllm.model import DiffusionLM

@@ -12,8 +12,6 @@ from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
 from decoders.types import NEVER as NEVER
 from decoders.types import Update, View
-from decoders.types import check_lengths as check_lengths
-from decoders.types import responses as responses
 from dllm.cache import Plan, Progress
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec

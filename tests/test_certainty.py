@@ -71,7 +71,7 @@ def test_blocks_of_a_block_causal_model_lie_on_its_grid() -> None:
     active, _ = active_block(spec, batch, 8, rng(), "text")
     columns = torch.arange(batch.canvas.shape[1])
     assert {int(columns[row].min()) for row in active} == {3, 4, 8}
-    with pytest.raises(ValueError, match="block_len=5, but this block-causal model has blocks of 8"):
+    with pytest.raises(ValueError, match="a block of 5, but this block-causal model has blocks of 8"):
         active_block(spec, batch, 5, rng())
 
 

@@ -1,5 +1,8 @@
 """Words and wordings as tokens, and the mixtures of tasks that are trained on."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 import dllm
@@ -75,3 +78,24 @@ def test_a_mixture_draws_wordings_and_widths():
         for row, begin, end in zip(batch.canvas, batch.prompt_len, batch.text_end, strict=True):
             people = tokenizer.decode(row[begin : end - 1])
             assert people in tokenizer.decode(row[:begin])
+
+
+@pytest.mark.parametrize(
+    ("knob", "message"),
+    [
+        ({"templates": (0, 4)}, "template 4 of task 'waiting_line/copy', whose other ones are 1 to 3"),
+        ({"least_lens": (0, 64), "response_lens": (8, 32)}, "least_lens=\\[0, 64\\] exceed"),
+    ],
+)
+def test_what_no_batch_could_be_made_of_is_refused(knob, message):
+    with pytest.raises(ValueError, match=message):
+        TaskMixture({"waiting_line/copy": 1.0}, **knob)
+
+
+def test_tokens_are_refused_for_wordings_that_are_not_there_and_where_mask_stands():
+    with pytest.raises(ValueError, match="template 9"):
+        phrases(templates=(9,))
+    model = dllm.load("tiny")
+    model.spec = replace(model.spec, mask_id=len(model.tokenizer))
+    with pytest.raises(ValueError, match="has MASK behind its 282 tokens"):
+        add_tokens(model, [" house"], seed=0)

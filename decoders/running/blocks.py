@@ -81,7 +81,7 @@ class Flight:
         return replace(state, free=state.free & (columns < self.end[:, None]), sight=sight)
 
     def lanes(self, part: DecodeState) -> DecodeState:
-        """A state whose row b * K + k is lane k of row b. Slots without an open block are done."""
+        """A state whose row b * K + k is lane k of row b. Lanes without an open block are done."""
         offsets = torch.arange(self.num_lanes, device=self.end.device)
         start = part.start[:, None] + offsets * part.window
         own = {

@@ -81,7 +81,7 @@ def decode_ahead(
         written = torch.zeros_like(chosen[::states])
         at, kept = torch.zeros_like(state.nfe), torch.zeros_like(state.nfe)
         end, moving = state.end, ~state.done
-        while bool(moving.any()):  # one step at a time, since any may end the row
+        for _ in range(_longest(leads)):  # one step at a time, since any may end the row
             row, to = first + at, leads.gather(1, at[:, None])[:, 0]
             write = chosen[row] & ((rank < to[:, None]) | (to == at)[:, None])
             update = Update(candidates.tokens[row], write & moving[:, None])
@@ -134,6 +134,15 @@ def _leads(
     rank = plan.count.new_full((len(plan.count), chosen.shape[1]), states)
     rank.scatter_reduce_(1, plan.places, torch.where(planned, number[:-1], states), "amin")
     return leads, rank
+
+
+def _longest(leads: Int[Tensor, "B S"]) -> int:
+    """Steps of the longest chain: each state's own, for as long as it reaches another one. Waits for the device."""
+    at, steps = torch.zeros_like(leads[:, :1]), torch.ones_like(leads[:, :1])
+    for _ in range(leads.shape[1] - 1):
+        to = leads.gather(1, at)
+        at, steps = to, steps + (to > at)
+    return int(steps.max())
 
 
 def _rows(view: View, rows: Int[Tensor, " B"]) -> View:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from conf.knobs import Count, Knobs, Share
 from dllm.cache import Plan
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
@@ -103,7 +104,7 @@ def take_rows(batch: Batch, rows: Int[Tensor, " R"]) -> Batch:
 
 
 @dataclass(frozen=True)
-class MaskedDiffusion:
+class MaskedDiffusion(Knobs):
     """LLaDA's fine-tuning loss: absorbing mask on the response, prompt clean, cross-entropy on masked tokens weighted
     by 1/t.
 
@@ -116,17 +117,15 @@ class MaskedDiffusion:
         canvas on which the block was all MASK (Fast-dLLM, arXiv 2505.22618, section 3.2), without a gradient.
     """
 
-    content_fraction: float = 0.5
-    blocks: Sequence[int | None] = (None,)
-    stale: float = 0.0
+    content_fraction: Share = 0.5
+    blocks: Sequence[Count | None] = (None,)
+    stale: Share = 0.0
     scaffold: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        for name, what in (("content_fraction", "rows"), ("stale", "batches")):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}; it is a share of {what} in [0, 1]")
-        if not self.blocks or any(block is not None and block < 1 for block in self.blocks):
-            raise ValueError(f"blocks={list(self.blocks)}; give sizes of at least 1, or null for the whole response")
+        super().__post_init__()
+        if not self.blocks:
+            raise ValueError("blocks=[] of MaskedDiffusion; give sizes, or null for the whole response")
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean over rows of sum over masked tokens of cross-entropy / k."""
@@ -268,7 +267,7 @@ def active_block(
     lie as in decoding: from the prompt's end, or on the grid of a block-causal model.
     """
     if spec.block is not None and (block_len is None or spec.block % block_len):
-        raise ValueError(f"block_len={block_len}, but this block-causal model has blocks of {spec.block}; use that")
+        raise ValueError(f"a block of {block_len}, but this block-causal model has blocks of {spec.block}; use that")
     if block_len is None:
         return batch.response, torch.zeros_like(batch.response)
     columns = torch.arange(batch.canvas.shape[1])

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
-from dllm.training.certainty import active_block, row_means
-from dllm.training.objectives import Batch
+from dllm.training.certainty import row_means
+from dllm.training.objectives import Batch, active_block
 
 
 @dataclass(frozen=True)

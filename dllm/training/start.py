@@ -37,13 +37,16 @@ def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **opt
 
 def add_tokens(model: CausalLM | DiffusionLM, phrases: Sequence[str], seed: int) -> None:
     """Makes single tokens of the phrases that the tokenizer spells out. Their embeddings are normal, with the mean and
-    standard deviation of those that are there."""
+    standard deviation of those that are there. Raises ValueError for a model whose MASK is no token of its tokenizer,
+    and so the id of a new one."""
     tokenizer, backbone = model.tokenizer, model.backbone
     assert tokenizer is not None
-    first = len(tokenizer)
-    tokenizer.add_tokens(
-        cast(Any, [AddedToken(phrase, normalized=False) for phrase in phrases])
-    )  # stubs lack this type
+    first, added = len(tokenizer), [AddedToken(phrase, normalized=False) for phrase in phrases]
+    if isinstance(model, DiffusionLM) and model.spec.mask_id >= first:
+        raise ValueError(
+            f"model {model.name!r} has MASK behind its {first} tokens, where new ones go; set tokenizer=null"
+        )
+    tokenizer.add_tokens(cast(Any, added))  # its annotation lacks this type
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if len(tokenizer) > backbone.config.vocab_size:

@@ -14,8 +14,7 @@ from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Sc
 from decoders.compose import check_is_decoder
 from decoders.generate import Template, describe, encode, encode_template
 from decoders.loop import DecodedRow, check_parts, decode_queue
-from decoders.state import check_lengths, responses
-from decoders.types import Turn, in_order
+from decoders.types import Turn, check_lengths, in_order, responses
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM

@@ -12,11 +12,12 @@ from transformers import PreTrainedTokenizerBase
 
 from dllm.training.objectives import Batch, collate
 from parallelbench.tasks import builtin_tasks, text_tasks
-from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, Drawable, train_draw
+from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, train_draw
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 from parallelbench.tasks.puzzles import LATIN_TEMPLATES, SUDOKU_TEMPLATES
 from parallelbench.tasks.text.tasks import PARAPHRASE_TEMPLATES, SUMMARY_TEMPLATES, WORDS_TEMPLATES
 from parallelbench.tasks.waiting_line import TEMPLATES
+from parallelbench.tasks.wording import DrawnTask, reworded
 
 SCAFFOLD = ('["', '", "', '"]', ",", "\n")  # the format of an answer, not its content
 
@@ -25,6 +26,8 @@ def phrases(templates: Sequence[int] = (0,), text_draws: int = 0) -> list[str]:
     """What a shipped tokenizer knows as single tokens: list punctuation, names, the fixed text of the prompt templates,
     and the words of so many draws of each text task."""
     tasks = _tasks((3,))
+    for template in filter(None, templates):
+        reworded(tasks["waiting_line/copy"], template)  # refuses one that is not there
     kinds = [*TEMPLATES.values(), LATIN_TEMPLATES, SUDOKU_TEMPLATES]
     if text_draws:
         kinds += [WORDS_TEMPLATES, PARAPHRASE_TEMPLATES, SUMMARY_TEMPLATES]
@@ -65,6 +68,11 @@ class TaskMixture:
         unknown = set(self.weights) - set(known)
         if unknown:
             raise ValueError(f"unknown task {sorted(unknown)[0]!r} in weights; choose among {', '.join(known)}")
+        for template in filter(None, self.templates):
+            for name in self.weights:
+                reworded(known[name], template)  # refuses one that is not there
+        if self.response_lens is not None and max(self.least_lens) > max(self.response_lens):
+            raise ValueError(f"least_lens={list(self.least_lens)} exceed response_lens={list(self.response_lens)}")
         if self.seed < TRAIN_SEED_MIN:
             raise ValueError(f"training seed {self.seed} is below {TRAIN_SEED_MIN}; smaller seeds are the benchmark's")
 
@@ -133,5 +141,5 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
     return pad if isinstance(pad, int) else eos, eos
 
 
-def _tasks(lengths: Sequence[int]) -> dict[str, Drawable]:
+def _tasks(lengths: Sequence[int]) -> dict[str, DrawnTask]:
     return {**builtin_tasks(lengths), **text_tasks()}
