@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import SMALL, samples
 from hydra.utils import get_object
 
@@ -90,6 +91,21 @@ def test_a_killed_run_resumes_to_the_same_samples(cli, tmp_path: Path) -> None:
         assert sorted(samples(folder), key=lambda r: r["id"]) == sorted(
             samples(tmp_path / "whole"), key=lambda r: r["id"]
         )
+
+
+def test_a_run_goes_on_to_a_larger_limit(cli, tmp_path: Path) -> None:
+    arguments = ["run", "suite.tasks=[waiting_line/copy,puzzle/sudoku_n4]", "out_dir=run", "batch_size=2"]
+    cli(*arguments, "limit=1")
+    few = samples(tmp_path / "run")
+    cli(*arguments, "limit=3")
+    cli(*arguments[:2], "out_dir=whole", "batch_size=2", "limit=3")
+    more = samples(tmp_path / "run")
+    assert [r for r in more if r["id"].endswith("/0")] == few
+    assert {r["id"]: r["completion"] for r in more} == {r["id"]: r["completion"] for r in samples(tmp_path / "whole")}
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["limit"] == 3
+    code, _, err = cli(*arguments, "limit=2")
+    assert code == 2 and "limit=3, not 2" in err
+    assert samples(tmp_path / "run") == more
 
 
 @pytest.mark.usefixtures("as_a_user_has_it")

@@ -181,7 +181,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any]) -> list[Record]:
     """Begins a run in an empty folder, or opens one of the same config to be resumed; returns the records it already
-    holds.
+    holds. A run of a smaller limit may go on to a larger one: a longer list of samples starts with the shorter one.
 
     What a killed run left is tidied up: shards are merged, and lines that were cut off are removed, so that their
     samples are decoded again. A finished run is left alone.
@@ -191,9 +191,12 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
     if not os.path.lexists(folder / CONFIG):
         if any(path.suffix != ".tmp" for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no {CONFIG}; choose another out_dir")
-        replace_file(folder / CONFIG, yaml.dump(dict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+        write_config(folder, config)
         return []
     written, info = _read_config(folder), read_info(folder)
+    old, new = written.get("limit"), config.get("limit")
+    if isinstance(old, int) and isinstance(new, int) and old < new:
+        written["limit"] = new
     if config_hash(written) != config_hash(config):
         key, old, new = _first_difference(written, config)
         raise ValueError(f"{folder} holds a run with {key}={old}, not {new}; choose another out_dir or delete that one")
@@ -205,6 +208,12 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
     if info.get("status") == "done":
         return list(_whole(folder).values())
     return SAMPLES.merge(folder)
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Writes config.yaml of a run that begins, or that has got another limit."""
+    if not os.path.lexists(folder / CONFIG) or config_hash(_read_config(folder)) != config_hash(config):
+        replace_file(folder / CONFIG, yaml.dump(dict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:

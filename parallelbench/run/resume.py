@@ -27,6 +27,7 @@ from parallelbench.records.record import (
     prompt_sha,
     read_info,
     read_run,
+    write_config,
     write_info,
 )
 from parallelbench.records.shape import check
@@ -138,6 +139,7 @@ def _start(job: Job, num_processes: int) -> set[str]:
             f"{job.folder} has a sample {id!r} of {task}, which its suite does not draw; delete its line or choose "
             "another out_dir"
         )
+    write_config(job.folder, job.config)
     if job.traced:
         TRACES.read(job.folder)
     before = read_info(job.folder)
