@@ -84,6 +84,7 @@ def scratch_vision(
     side: int = 48,
     patch: int = 16,
     vision_layers: int = 1,
+    init_std: float = 0.1,
     embed_std: float = 0.3,
     seed: int = 0,
     name: str = "scratch",
@@ -112,6 +113,7 @@ def scratch_vision(
         patch_size=patch,
         temporal_patch_size=1,
         spatial_merge_size=1,
+        initializer_range=init_std,
         out_hidden_size=width,
         fullatt_block_indexes=list(range(vision_layers)),
     )
@@ -126,6 +128,7 @@ def scratch_vision(
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         mrope_section=[angles - 2 * (3 * angles // 8), 3 * angles // 8, 3 * angles // 8],  # in Qwen2.5-VL's shares
         vision_config=vision,
+        initializer_range=init_std,
         image_token_id=image_id,
         vision_start_token_id=start_id,
         vision_end_token_id=end_id,
@@ -140,7 +143,8 @@ def scratch_vision(
         backbone = DimpleBackbone(config)
     _reset_embeddings(backbone, embed_std, torch.Generator().manual_seed(seed))
     size = {"shortest_edge": side * side, "longest_edge": side * side}
-    processor = Qwen2VLImageProcessorPil(patch_size=patch, temporal_patch_size=1, merge_size=1, size=size)
+    light = {"image_mean": [1.0] * 3, "image_std": [0.5] * 3}  # white is 0: what all columns share would drown the rest
+    processor = Qwen2VLImageProcessorPil(patch_size=patch, temporal_patch_size=1, merge_size=1, size=size, **light)
     return VisionLM(backbone, ModelSpec(mask_id, (eos_id,), pad_id), processor, tokenizer, name)
 
 
