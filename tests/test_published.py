@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dllm import ModelSpec
-from dllm.families import recognise
+from dllm.families import FAMILIES, recognise
 from dllm.recurrent import RavenBackbone, RavenConfig, RavenLM
 
 FOLDER = Path(__file__).parent / "published"
@@ -193,6 +193,7 @@ MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
     "Nemotron-Labs-Diffusion-8B": (nemotron, NEMOTRON, "8.49"),
     "Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1": (qwen2, A2D_QWEN2, "0.49"),
     "Qwen3-0.6B-diffusion-bd3lm-v0.1": (qwen3, A2D_QWEN3, "0.60"),
+    "OPDLM-0.6B": (qwen3, A2D_QWEN3, "0.60"),
     "SDAR-1.7B-Chat": (qwen3, SDAR, "2.03"),
     "SDAR-4B-Chat": (qwen3, SDAR, "4.41"),
     "SDAR-8B-Chat": (qwen3, SDAR, "8.19"),
@@ -243,8 +244,14 @@ def raven(c: dict[str, Any]) -> Shapes:
     return {f"transformer.{name}": shape for name, shape in shapes.items()}
 
 
-def test_each_file_is_tested() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == {*MODELS, "huginn-0125", "DiffusionGemma-26B-A4B-it"}
+def test_each_file_and_each_family_is_tested() -> None:
+    files = {path.stem: json.loads(path.read_text()) for path in FOLDER.glob("*.json")}
+    assert files.keys() == {*MODELS, "huginn-0125", "DiffusionGemma-26B-A4B-it"}
+    found = [recognise(config) for config in files.values()]
+    unseen = {name for name, family in FAMILIES.items() if not any(family is one for one in found)}
+    docs = (FOLDER.parents[1] / "docs" / "models.md").read_text()
+    assert unseen == {"a2d-llama"} and "| `a2d-llama` | no published checkpoint was looked at" in docs
+    assert f"{len(files)} published configurations" in docs
 
 
 def test_diffusion_gemma_has_the_published_number_of_parameters_and_tensors() -> None:
@@ -276,7 +283,7 @@ def test_huginns_published_parameters_are_the_backbones() -> None:
 
 
 # sizes as of another
-SAME = ("DMax-Math-16B", "LLaDA2.1-mini", "LLaDA2.1-flash", "LLaDA2.2-mini", "d3LLM_LLaDA", "d3LLM_Dream")
+SAME = ("DMax-Math-16B", "LLaDA2.1-mini", "LLaDA2.1-flash", "LLaDA2.2-mini", "d3LLM_LLaDA", "d3LLM_Dream", "OPDLM-0.6B")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SAME else n for n in MODELS])
