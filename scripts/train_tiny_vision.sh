@@ -7,4 +7,4 @@ set -euo pipefail
 out=${1:-results/runs/train-tiny-vision}
 [ -f "$out/first/model/training.json" ] || python scripts/train.py recipe=tiny_vision out_dir="$out/first"
 python scripts/train.py recipe=tiny_vision init="$out/first/model" tokenizer=null out_dir="$out/second" \
-  seed=1 data.seed=2147483649 fit.steps=1400 fit.muon_lr=0.01
+  seed=1 data.seed=2147483649 fit.steps=1000 fit.muon_lr=0.01
