@@ -86,7 +86,7 @@ class CanvasLM(nn.Module):
         if len(stale):
             self._encode(canvas, plan.rows[stale], longest, kv)
         shown = canvas[plan.rows[:, None], columns.clamp(max=canvas.shape[1] - 1)]
-        found = self._denoise(shown, live, soft, kv.first(plan.rows, longest))
+        found = self._denoise(shown, live, soft, longest, kv.first(plan.rows, longest))
         place = torch.minimum(want - begin[:, None], live.sum(1, keepdim=True) - 1)
         return found.gather(1, place[..., None].expand(-1, -1, found.shape[-1]))
 
@@ -112,7 +112,7 @@ class CanvasLM(nn.Module):
         )
 
     def _denoise(
-        self, shown: Int[Tensor, "R C"], live: Bool[Tensor, "R C"], soft: SoftInput, before: Cache
+        self, shown: Int[Tensor, "R C"], live: Bool[Tensor, "R C"], soft: SoftInput, length: int, before: Cache
     ) -> Float[Tensor, "R C V"]:
         """Logits of canvases on the encoder's K/V, which the decoder leaves as it is. Its sliding layers see the
         window's last columns before the canvas, and all of the canvas."""
@@ -122,7 +122,7 @@ class CanvasLM(nn.Module):
             told = soft.where.any(1)
             given = soft.soft.weights.where((told[:, None] & live)[..., None], 1.0)  # others are not told, but no NaN
             mixture = given.log().to(self.dtype)
-        columns = torch.arange(before.layers[0].keys.shape[2], device=shown.device)
+        columns = torch.arange(length, device=shown.device)
         masks = {}
         for kind, first in (("full_attention", 0), ("sliding_attention", begin - self.text_config.sliding_window + 1)):
             attended = torch.cat([(columns < begin) & (columns >= first), live], 1)

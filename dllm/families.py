@@ -187,8 +187,10 @@ def _llada2_config(raw: Config) -> Glm4MoeConfig:
         "partial_rotary_factor": raw.get("partial_rotary_factor", 0.5),
         **same["rope_parameters"],
     }
+    by_block: dict[str, Any] = {"expert_capacity": raw.get("expert_capacity")}
     return Glm4MoeConfig(
         **same,
+        **by_block,
         n_routed_experts=raw["num_experts"],
         n_shared_experts=raw["num_shared_experts"],
         n_group=raw["n_group"],
@@ -197,7 +199,6 @@ def _llada2_config(raw: Config) -> Glm4MoeConfig:
         norm_topk_prob=True,
         use_qk_norm=True,
         num_mtp_layers=0,
-        expert_capacity=raw.get("expert_capacity"),
     )
 
 

@@ -94,7 +94,7 @@ class ColumnCache(Cache):
 
     def first(self, rows: Int[Tensor, " R"], length: int) -> Cache:
         """The keys and values of some rows' first columns, to be read by what keeps none of its own."""
-        layers = list[CacheLayerMixin]()
+        layers = []
         for own in self._own:
             layer = DynamicLayer()
             assert own.keys is not None and own.values is not None

@@ -7,6 +7,8 @@ The authors' code runs whole blocks. Here a block's tokens are those that a forw
 no cache and `cache=block` all of them. A window that is a part of a block chooses experts of its own.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -77,8 +79,8 @@ class BlockRoutedLM(DiffusionLM):
         self.backbone.blocks.of, self.backbone.blocks.count = (rows * count + block).flatten(), len(tokens) * count
         return super()._embed(tokens, query, end, soft)
 
-    def two_stream_logits(self, *given: Tensor, **more: object) -> Tensor:
+    def two_stream_logits(self, *given: Any, **more: Any) -> Any:
         raise ValueError(f"model {self.name!r} routes by block, which no training here does")
 
-    def shadow_logits(self, *given: Tensor) -> tuple[Tensor, Tensor]:
+    def shadow_logits(self, *given: Any, **more: Any) -> Any:
         raise ValueError(f"model {self.name!r} routes by block, and a shadow column is in none; use another decoder")

@@ -109,7 +109,8 @@ class Gallery:
         return torch.where(shown[..., None], self.features[place.where(shown, 0)].to(embeds), embeds)
 
 
-NO_PICTURES = Gallery(*(torch.empty(0, dtype=torch.long) for _ in range(3)), torch.empty(0, 0))
+NO_NUMBERS = torch.empty(0, dtype=torch.long)
+NO_PICTURES = Gallery(NO_NUMBERS, NO_NUMBERS, NO_NUMBERS, torch.empty(0, 0))
 
 
 def gallery(pictures: Sequence[Picture], features: Float[Tensor, "F D"], device: torch.device) -> Gallery:
