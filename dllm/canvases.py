@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
+from dllm.kv import ColumnCache
+from dllm.layers import as_taken
 from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
@@ -20,7 +22,7 @@ from dllm.text import decode_text, encode_text
 
 
 class CanvasLM(nn.Module):
-    """A DiffusionGemma with its tokenizer. Rows of a batch are computed one after the other.
+    """A DiffusionGemma with its tokenizer. The encoder's K/V of all columns are kept, in sliding layers too.
 
     Raises ValueError for a spec without noise.
     """
@@ -56,13 +58,13 @@ class CanvasLM(nn.Module):
         """What the weights do not say."""
         return repr((self.spec, self.spec.noise, self.tokenizer and self.tokenizer.chat_template))
 
-    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> list[DynamicCache | None]:
-        """Of each row the encoder's K/V of the columns before its canvas."""
-        return [None] * len(prompt_len)
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache:
+        """Of the encoder, for the columns before each row's canvas."""
+        positions = torch.arange(length, device=prompt_len.device).repeat(len(prompt_len), 1)
+        return ColumnCache(self.text_config.num_hidden_layers, positions)
 
-    def renew_kv(self, kv: list[DynamicCache | None], rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
-        for row in rows.tolist():
-            kv[row] = None
+    def renew_kv(self, kv: ColumnCache, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        kv.drop(rows, kv.positions[rows], prompt_len)
 
     def logits(
         self,
@@ -71,41 +73,66 @@ class CanvasLM(nn.Module):
         want: Int[Tensor, "R W"],
         *,
         end: Int[Tensor, " B"],
-        kv: list[DynamicCache | None],
+        kv: ColumnCache,
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]:
         """Logits for the columns `want` of each row's canvas. The encoder runs where the plan asks for columns before
         the canvas. soft: for the plan's rows; its columns are the canvas."""
         assert soft is not None, "a model with noise is always told its window"
-        logits = []
-        for place, row in enumerate(plan.rows.tolist()):
-            begin, columns = int(soft.columns[place, 0]), soft.columns[place]
-            before = kv[row]
-            if before is None or int(plan.query[place, 0]) < begin:
-                before = kv[row] = self._encode(canvas[row, :begin])
-            found = self._denoise(canvas[row, columns[columns < end[row]]], soft, place, begin, before)
-            logits.append(found[(want[place] - begin).clamp(max=len(found) - 1)])
-        return torch.stack(logits)
+        columns = soft.columns
+        begin, live = columns[:, 0], columns < end[plan.rows][:, None]
+        longest = max(int(begin.max()), 1)  # an empty prompt: one column, to which nothing attends
+        stale = (plan.query[:, 0] < begin).nonzero()[:, 0]
+        if len(stale):
+            self._encode(canvas, plan.rows[stale], longest, kv)
+        shown = canvas[plan.rows[:, None], columns.clamp(max=canvas.shape[1] - 1)]
+        found = self._denoise(shown, live, soft, longest, kv.first(plan.rows, longest))
+        place = torch.minimum(want - begin[:, None], live.sum(1, keepdim=True) - 1)
+        return found.gather(1, place[..., None].expand(-1, -1, found.shape[-1]))
 
-    def _encode(self, tokens: Int[Tensor, " N"]) -> DynamicCache:
-        cache = DynamicCache(config=self.text_config)
-        encoder = cast(Any, self.backbone).model.encoder
-        encoder(input_ids=tokens[None], past_key_values=cache)
-        return cache
+    def _masks(self, attended: dict[str, Bool[Tensor, "R 1 Q K"]]) -> dict[str, Tensor]:
+        return {kind: as_taken(mask, self.backbone, self.dtype) for kind, mask in attended.items()}
+
+    def _encode(self, canvas: Int[Tensor, "B T"], rows: Int[Tensor, " N"], length: int, kv: ColumnCache) -> None:
+        """Keeps K/V of these rows' first columns. Those behind a shorter row's prefix mean nothing: its columns do not
+        look ahead, and its canvas does not look at them."""
+        keys = torch.arange(canvas.shape[1], device=canvas.device)
+        query = keys[:length].repeat(len(rows), 1)
+        behind = query[..., None] - keys
+        causal = (behind >= 0)[:, None]
+        masks = {
+            "full_attention": causal,
+            "sliding_attention": causal & (behind < self.text_config.sliding_window)[:, None],
+        }
+        cast(Any, self.backbone).model.encoder.language_model(
+            input_ids=canvas[rows, :length],
+            attention_mask=self._masks(masks),
+            position_ids=query,
+            past_key_values=kv.at(rows, query),
+        )
 
     def _denoise(
-        self, shown: Int[Tensor, " C"], soft: SoftInput, place: int, begin: int, before: DynamicCache
-    ) -> Float[Tensor, "C V"]:
-        """Logits of a canvas on the encoder's K/V, which the decoder leaves as it is."""
-        mixture = None
-        if soft.soft is not None and bool(soft.where[place].any()):
+        self, shown: Int[Tensor, "R C"], live: Bool[Tensor, "R C"], soft: SoftInput, length: int, before: Cache
+    ) -> Float[Tensor, "R C V"]:
+        """Logits of canvases on the encoder's K/V, which the decoder leaves as it is. Its sliding layers see the
+        window's last columns before the canvas, and all of the canvas."""
+        begin, told, mixture = soft.columns[:, :1], None, None
+        if soft.soft is not None:
             assert soft.soft.tokens is None, "self-conditioning takes the whole distribution"
-            mixture = soft.soft.weights[place, : len(shown)].log()[None].to(self.dtype)
-        positions = torch.arange(begin, begin + len(shown), device=shown.device)[None]
+            told = soft.where.any(1)
+            given = soft.soft.weights.where((told[:, None] & live)[..., None], 1.0)  # others are not told, but no NaN
+            mixture = given.log().to(self.dtype)
+        columns = torch.arange(length, device=shown.device)
+        masks = {}
+        for kind, first in (("full_attention", 0), ("sliding_attention", begin - self.text_config.sliding_window + 1)):
+            attended = torch.cat([(columns < begin) & (columns >= first), live], 1)
+            masks[kind] = attended[:, None, None].expand(-1, -1, shown.shape[1], -1)
         output = cast(Any, self.backbone)(
-            decoder_input_ids=shown[None],
+            decoder_input_ids=shown,
             past_key_values=before,
             self_conditioning_logits=mixture,
-            decoder_position_ids=positions,
+            self_conditioning_mask=told,
+            decoder_attention_mask=self._masks(masks),
+            decoder_position_ids=soft.columns,
         )
-        return output.logits[0]
+        return output.logits

@@ -1,6 +1,7 @@
 """What loading shares between diffusion and autoregressive checkpoints: where the files are, what is read of them, and
 one sentence for each way in which they can be wrong. No hub code is run and no pickled weights are read."""
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
 from dllm.spec import SPEC_FILE
@@ -19,6 +20,9 @@ HUB = ("revision", "token", "cache_dir", "local_files_only")  # where the files 
 PLAIN_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
 SPARE = re.compile(r"pooler|seq_relationship|position_ids$|rotary_emb\.inv_freq$")
 """Weights of a checkpoint that its masked or causal LM does without: other heads, and buffers computed anew."""
+
+WHOLE = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""Names of the class whose tokenizer.json says all."""
 
 RESCALED = (
     "final_logit_softcapping",
@@ -180,6 +184,9 @@ def read_tokenizer(
         if template is not None:
             raise ValueError("it has no tokenizer to use a chat template with")
         return None
+    settings = find_file(path, "tokenizer_config.json", hub)
+    if settings is not None and json.loads(Path(settings).read_text(encoding="utf-8")).get("tokenizer_class") in WHOLE:
+        reader = PreTrainedTokenizerFast  # a family's own class would build another from the same vocabulary
     tokenizer = reader.from_pretrained(path, config=config, trust_remote_code=False, **hub)
     if template is not None:
         tokenizer.chat_template = template

@@ -30,9 +30,9 @@ from transformers import (
 )
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Split, WeightConverter
-from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
+from dllm.converted.block_routing import LLaDA2Backbone
 from dllm.converted.causal_lms import a2d_config, a2d_spec, nemotron_config, nemotron_spec
 from dllm.converted.ends import as_ids, qwen_eos
 from dllm.spec import ModelSpec
@@ -180,15 +180,17 @@ def _llada_moe_config(raw: Config) -> Qwen3MoeConfig:
 
 def _llada2_config(raw: Config) -> Glm4MoeConfig:
     """LLaDA2 (arXiv 2512.15745) is GLM-4 MoE with query, key and value fused. Both have half-rotated heads, query and
-    key norms, and a sigmoid router with groups and a bias per expert."""
+    key norms, and a sigmoid router with groups and a bias per expert. LLaDA2.2 has block routing in place of groups."""
     _only(raw, use_bias=False, use_qkv_bias=False, use_qk_norm=True, norm_topk_prob=True, score_function="sigmoid")
     same = _shared(raw, "head_dim", "moe_intermediate_size", "num_experts_per_tok", "first_k_dense_replace")
     same["rope_parameters"] = {
         "partial_rotary_factor": raw.get("partial_rotary_factor", 0.5),
         **same["rope_parameters"],
     }
+    by_block: dict[str, Any] = {"expert_capacity": raw.get("expert_capacity")}
     return Glm4MoeConfig(
         **same,
+        **by_block,
         n_routed_experts=raw["num_experts"],
         n_shared_experts=raw["num_shared_experts"],
         n_group=raw["n_group"],
@@ -201,12 +203,16 @@ def _llada2_config(raw: Config) -> Glm4MoeConfig:
 
 
 def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
-    """LLaDA-MoE and LLaDA2 share a vocabulary: <|mask|> is 156895, <|endoftext|> 156892, also their pad. LLaDA2.2 has
-    tokens for edits, which its config names."""
+    """LLaDA-MoE and LLaDA2 share a vocabulary: <|mask|> is 156895, <|endoftext|> 156892, also their pad. LLaDA2.2 (told
+    by its block routing) has tokens for edits: 156930 and 156931, where its config names no others."""
 
     def spec(raw: Config) -> ModelSpec:
         eos, pad_id = raw.get("eos_token_id") or 156892, raw.get("pad_token_id") or 156892
-        edits: dict[str, Any] = {"delete_id": raw.get("delete_token_id"), "split_id": raw.get("split_token_id")}
+        delete_id, split_id = (156930, 156931) if raw.get("expert_capacity") else (None, None)
+        edits: dict[str, Any] = {
+            "delete_id": raw.get("delete_token_id", delete_id),
+            "split_id": raw.get("split_token_id", split_id),
+        }
         return ModelSpec(raw.get("mask_token_id") or 156895, as_ids(eos), pad_id, block=block, **edits)
 
     return spec
@@ -234,10 +240,6 @@ def _diffusion_gemma_spec(raw: Config) -> ModelSpec:
     eos_ids = as_ids(raw.get("eos_token_id") or text.get("eos_token_id") or 1)
     pad_id = raw.get("pad_token_id") or text.get("pad_token_id") or 0
     return ModelSpec(text["vocab_size"], eos_ids, pad_id, noise=text["vocab_size"])
-
-
-class LLaDA2Backbone(Glm4MoeForCausalLM):
-    """GLM-4 MoE under its own name, so that query_key_value of its checkpoints is split on loading."""
 
 
 register_checkpoint_conversion_mapping(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 
 class _ColumnLayer(CacheLayerMixin):
@@ -91,6 +91,16 @@ class ColumnCache(Cache):
         """Gives rows `target` the keys and values of rows `source`."""
         for store in self._stores():
             store[target.to(store.device)] = store[source.to(store.device)]
+
+    def first(self, rows: Int[Tensor, " R"], length: int) -> Cache:
+        """The keys and values of some rows' first columns, to be read by what keeps none of its own."""
+        layers = []
+        for own in self._own:
+            layer = DynamicLayer()
+            assert own.keys is not None and own.values is not None
+            layer.keys, layer.values = (t[rows.to(t.device), :, :length] for t in (own.keys, own.values))
+            layers.append(layer)
+        return Cache(layers=layers)
 
     def take(self, other: "ColumnCache", columns: Int[Tensor, "B W"]) -> None:
         """Overwrites these columns with their keys and values in another cache of the same shape."""

@@ -20,16 +20,21 @@ def hidden_states(
     kv: Cache | None,
 ) -> Float[Tensor, "R Q D"]:
     """Of the last layer, for columns that attend where the mask is true, on the positions' device."""
-    if backbone.config._attn_implementation != "sdpa":  # others add the mask to the scores
-        mask = torch.zeros_like(mask, dtype=embeds.dtype).masked_fill_(~mask, torch.finfo(embeds.dtype).min)
     output = backbone.get_decoder()(
         inputs_embeds=embeds,
-        attention_mask=mask,
+        attention_mask=as_taken(mask, backbone, embeds.dtype),
         position_ids=positions,
         past_key_values=kv,
         use_cache=kv is not None,
     )
     return output.last_hidden_state.to(positions.device)
+
+
+def as_taken(mask: Bool[Tensor, "R 1 Q K"], backbone: PreTrainedModel, dtype: torch.dtype) -> Tensor:
+    """The mask as the backbone's attention takes it: sdpa as it is, others add it to their scores."""
+    if backbone.config._attn_implementation == "sdpa":
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 def arange_like(index: Int[Tensor, "R Q"]) -> Int[Tensor, "R Q"]:

@@ -44,6 +44,7 @@ from dllm.checkpoint import (
     shipped_models,
     to_dtype,
 )
+from dllm.converted.block_routing import BlockRoutedLM, LLaDA2Backbone
 from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
@@ -123,7 +124,8 @@ def load_diffusion(
             processor = read_processor(path, backbone, hub)
         model = VisionLM(backbone, spec, processor, tokenizer, name, keys=keys, entry=entry)
     else:
-        model = DiffusionLM(backbone, spec, tokenizer, name, keys=keys, entry=entry)
+        by_block = isinstance(backbone, LLaDA2Backbone) and bool(backbone.config.expert_capacity)
+        model = (BlockRoutedLM if by_block else DiffusionLM)(backbone, spec, tokenizer, name, keys=keys, entry=entry)
     if model.mix is not None:
         _load_mix(model, path, hub)
         model.mix.to(model.device, to_dtype(dtype))
@@ -139,8 +141,10 @@ def load_diffusion(
 def save(model: DiffusionLM, folder: Path) -> None:
     """Writes a checkpoint that `load` reads: safetensors only, in the backbone's own layout.
 
-    Raises ValueError for a model with an adapter attached.
+    Raises ValueError for a model with an adapter attached, and for one that its stock classes would read as another.
     """
+    if isinstance(model, BlockRoutedLM):
+        raise ValueError(f"{model.name} routes by block, which the layout of its stock classes cannot say")
     if is_attached(model):
         raise ValueError(f"{model.name} has an adapter attached; merge or detach it before saving")
     folder.mkdir(parents=True, exist_ok=True)

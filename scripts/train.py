@@ -7,6 +7,7 @@ training.json beside the weights; it holds the record of the model that the trai
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from dllm.training.uniform import UniformDiffusion
 from parallelbench.records.files import append, parse_json, read_bytes, replace_file, to_json
 from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
-from parallelbench.training.mixture import SCAFFOLD, phrases, special_ids
+from parallelbench.training.mixture import SCAFFOLD, TaskStream, phrases, special_ids
 from parallelbench.training.sources import ByLength, Stream
 from parallelbench.wiring.conf import CONF
 from parallelbench.wiring.exits import explained
@@ -82,6 +83,8 @@ def train(config: dict[str, Any]) -> None:
         check_masks(model)
     tokenizer = model.tokenizer
     stream = data.open(tokenizer)
+    if isinstance(stream, TaskStream) and isinstance(model, DiffusionLM):
+        stream = replace(stream, encode=model.encode)
     window = fitting.accumulate * processes
     if window > 1:
         stream = ByLength(stream, window, special_ids(tokenizer)[0])
@@ -91,10 +94,10 @@ def train(config: dict[str, Any]) -> None:
         model.requires_grad_(True)
     else:
         lora.inject(model, config["seed"])
-    held_out = stream.validation(config["validation_batches"])
+    batches = config["validation_batches"]
 
     def validate() -> float:
-        rng = torch.Generator().manual_seed(0)
+        rng, held_out = torch.Generator().manual_seed(0), stream.validation(batches)  # anew: a model keeps few pictures
         return sum(float(objective(model, batch, rng)) for batch in held_out) / len(held_out)
 
     folder = Path(config["out_dir"])
@@ -110,7 +113,7 @@ def train(config: dict[str, Any]) -> None:
         folder / "checkpoint",
         {**settings, "data_about": stream.about()},
         on_log=logs.log,
-        validate=validate if held_out else None,
+        validate=validate if stream.validation(min(batches, 1)) else None,
     )
     logs.close()
     if rank > 0:

@@ -1,6 +1,7 @@
 """Checkpoints in the layouts of the published families, written here from stock models, give the stock models'
 logits, and windows on their K/V give the same again."""
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -36,7 +37,8 @@ from transformers import (
 )
 
 import dllm
-from dllm.cache import WindowCache
+from decoders import NO_CACHE, Decoder, FixedK, generate
+from dllm.cache import BlockCache, WindowCache
 
 EOS, MASK, VOCAB, BLOCK = 36, 39, 40, 4
 SIZES = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -290,6 +292,56 @@ def test_nemotron_looks_back_in_its_context_and_around_in_its_drafts(tmp_path: P
     expected = stock(input_ids=ids, attention_mask=allowed).logits
     got = model.full_logits(ids, torch.tensor([3]))
     torch.testing.assert_close(got[..., :MASK], expected[..., :MASK], rtol=1e-5, atol=1e-5)
+
+
+def route_by_hand(stock: Any, capacity: int, block: int) -> None:
+    """Makes the stock model's routers choose as LLaDA2.2's do: each block's experts, then each token's among them."""
+
+    def routed(gate: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scores = torch.sigmoid(hidden.float() @ gate.weight.T)
+        weights = torch.zeros((*scores.shape[:2], 2))
+        chosen = torch.zeros_like(weights, dtype=torch.long)
+        for row in range(len(scores)):
+            for start in range(0, scores.shape[1], block):
+                own = scores[row, start : start + block] + gate.e_score_correction_bias
+                pool = sorted(range(8), key=lambda e, own=own: -float(own[:, e].max()))[:capacity]
+                for t in range(len(own)):
+                    two = sorted(pool, key=lambda e, own=own, t=t: -float(own[t, e]))[:2]
+                    mine = scores[row, start + t, two]
+                    chosen[row, start + t], weights[row, start + t] = torch.tensor(two), mine / mine.sum() * 2.5
+        return scores, weights.flatten(0, 1), chosen.flatten(0, 1)
+
+    for layer in stock.model.layers:
+        if hasattr(layer.mlp, "gate"):
+            layer.mlp.gate.forward = functools.partial(routed, layer.mlp.gate)
+
+
+@torch.no_grad()
+def test_llada22_chooses_experts_by_block(tmp_path: Path) -> None:
+    stock = make(llada2, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    plain = dllm.load(tmp_path)
+    own = {"expert_capacity": 3, "delete_token_id": 30, "split_token_id": 31}
+    (tmp_path / "config.json").write_text(json.dumps(config | own))
+    model = dllm.load(tmp_path)
+    assert isinstance(plain, dllm.DiffusionLM) and isinstance(model, dllm.DiffusionLM)
+    assert (model.spec.delete_id, model.spec.split_id, plain.spec.delete_id) == (30, 31, None)
+    ids, prompt_len = torch.randint(0, 30, (2, 70), generator=torch.Generator().manual_seed(1)), torch.tensor([3, 3])
+    route_by_hand(stock, 3, 32)
+    got, expected = model.full_logits(ids, prompt_len), textbook(stock, ids, 0, 32)
+    torch.testing.assert_close(got[..., :MASK], expected[..., :MASK], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(plain.full_logits(ids, prompt_len)[..., :MASK], got[..., :MASK], atol=1e-2)
+    ragged = model.full_logits(ids, prompt_len, torch.tensor([40, 70]))[0, :40]
+    alone = model.full_logits(ids[:1, :40], prompt_len[:1])[0]
+    torch.testing.assert_close(ragged[:, :MASK], alone[:, :MASK], rtol=1e-5, atol=1e-5)
+    rows = [
+        generate(model, ids[:, :5].tolist(), cache=cache, gen_len=64, block_len=32, decoder=Decoder(FixedK(8)))
+        for cache in (NO_CACHE, BlockCache())
+    ]
+    assert [row.token_ids for row in rows[0]] == [row.token_ids for row in rows[1]]
+    for refused in (lambda: dllm.save(model, tmp_path / "again"), lambda: model.two_stream_logits(ids)):
+        with pytest.raises(ValueError, match="routes by block"):
+            refused()
 
 
 @pytest.mark.parametrize(("writer", "shift", "block"), FAMILIES)

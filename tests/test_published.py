@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dllm import ModelSpec
-from dllm.families import recognise
+from dllm.families import FAMILIES, recognise
 from dllm.recurrent import RavenBackbone, RavenConfig, RavenLM
 
 FOLDER = Path(__file__).parent / "published"
@@ -158,6 +158,7 @@ def llada2(c: dict[str, Any]) -> Shapes:
 LLADA = ModelSpec(126336, (126081, 126348), 126081)
 LING = ModelSpec(156895, (156892,), 156892)
 LING_BLOCKS = ModelSpec(156895, (156892,), 156892, block=32)
+LING_EDITS = ModelSpec(156895, (156892,), 156892, block=32, delete_id=156930, split_id=156931)
 DREAM = ModelSpec(151666, (151643, 151645), 151643, shift=1)
 FAST = ModelSpec(151665, (151645,), 151645, shift=1, block=32)
 NEMOTRON = ModelSpec(100, (11,), 11, block=32, context_causal=True)
@@ -175,19 +176,24 @@ MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
     "LLaDA2.0-mini": (llada2, LING_BLOCKS, "16.26"),
     "LLaDA2.0-flash": (llada2, LING_BLOCKS, "102.89"),
     "LLaDA2.1-mini": (llada2, LING_BLOCKS, "16.26"),  # 32.5 GB of bfloat16
+    "LLaDA2.1-flash": (llada2, LING_BLOCKS, "102.89"),  # 205,782,452,128 bytes of bfloat16
     "DMax-Math-16B": (llada2, LING_BLOCKS, "16.26"),  # LLaDA2.0-mini, trained further
     "Dream-v0-Base-7B": (qwen2, DREAM, "7.62"),
     "Dream-v0-Instruct-7B": (qwen2, DREAM, "7.62"),
     "Dream-Coder-v0-Instruct-7B": (qwen2, DREAM, "7.62"),
     "DiffuCoder-7B-Instruct": (qwen2, DREAM, "7.62"),
+    "d3LLM_LLaDA": (llada, LLADA, "8.02"),
+    "d3LLM_Dream": (qwen2, DREAM, "7.62"),
     "Dimple-7B": (dimple, DREAM, "8.32"),
     "EuroBERT-210m": (llama, EUROBERT, "0.31"),  # 0.21 and its head
     "Fast_dLLM_v2_1.5B": (qwen2, FAST, "1.54"),
     "Fast_dLLM_v2_7B": (qwen2, FAST, "7.62"),
-    "LLaDA2.2-flash": (llada2, LING_BLOCKS, "102.89"),  # 102,889,705,216
+    "LLaDA2.2-mini": (llada2, LING_EDITS, "16.26"),  # 30.28 GiB of bfloat16
+    "LLaDA2.2-flash": (llada2, LING_EDITS, "102.89"),  # 102,889,705,216
     "Nemotron-Labs-Diffusion-8B": (nemotron, NEMOTRON, "8.49"),
     "Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1": (qwen2, A2D_QWEN2, "0.49"),
     "Qwen3-0.6B-diffusion-bd3lm-v0.1": (qwen3, A2D_QWEN3, "0.60"),
+    "OPDLM-0.6B": (qwen3, A2D_QWEN3, "0.60"),
     "SDAR-1.7B-Chat": (qwen3, SDAR, "2.03"),
     "SDAR-4B-Chat": (qwen3, SDAR, "4.41"),
     "SDAR-8B-Chat": (qwen3, SDAR, "8.19"),
@@ -238,8 +244,14 @@ def raven(c: dict[str, Any]) -> Shapes:
     return {f"transformer.{name}": shape for name, shape in shapes.items()}
 
 
-def test_each_file_is_tested() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == {*MODELS, "huginn-0125", "DiffusionGemma-26B-A4B-it"}
+def test_each_file_and_each_family_is_tested() -> None:
+    files = {path.stem: json.loads(path.read_text()) for path in FOLDER.glob("*.json")}
+    assert files.keys() == {*MODELS, "huginn-0125", "DiffusionGemma-26B-A4B-it"}
+    found = [recognise(config) for config in files.values()]
+    unseen = {name for name, family in FAMILIES.items() if not any(family is one for one in found)}
+    docs = (FOLDER.parents[1] / "docs" / "models.md").read_text()
+    assert unseen == {"a2d-llama"} and "| `a2d-llama` | no published checkpoint was looked at" in docs
+    assert f"{len(files)} published configurations" in docs
 
 
 def test_diffusion_gemma_has_the_published_number_of_parameters_and_tensors() -> None:
@@ -270,7 +282,8 @@ def test_huginns_published_parameters_are_the_backbones() -> None:
     assert vars(model.depth) == {"prelude": 2, "core": 4, "coda": 2, "recurrences": 32}
 
 
-SAME = ("DMax-Math-16B", "LLaDA2.1-mini")  # sizes as LLaDA2.0-mini
+# sizes as of another
+SAME = ("DMax-Math-16B", "LLaDA2.1-mini", "LLaDA2.1-flash", "LLaDA2.2-mini", "d3LLM_LLaDA", "d3LLM_Dream", "OPDLM-0.6B")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SAME else n for n in MODELS])

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,19 @@ from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVi
 
 import dllm
 from decoders import Decoder, FixedK, Never, Threshold, generate
-from decoders.loop import NO_CACHE
+from decoders.loop import NO_CACHE, decode_queue
+from decoders.types import in_order
 from dllm.cache import DelayedCache, WindowCache
 from dllm.spec import ModelSpec
+from dllm.training import MaskedDiffusion, scratch_vision
+from dllm.training.tokenizer import build_tokenizer
 from dllm.vision.dimple import DimpleBackbone, DimpleConfig
-from dllm.vision.pictures import Picture, is_picture, rotary_positions
+from dllm.vision.pictures import Picture, is_picture, number_of, rotary_positions
 from dllm.vision.seeing import VisionLM
 from parallelbench.tasks import Suite
-from parallelbench.tasks.base import Sample
-from parallelbench.tasks.shapes import COLOURS, Shapes, data_url, paint
+from parallelbench.tasks.base import Sample, data_url
+from parallelbench.tasks.shapes import COLOURS, Shapes, paint
+from parallelbench.training.mixture import TaskMixture, phrases
 
 WORDS = ["<pad>", "<eos>", "<mask>", "<start>", "<end>", "<image>", *"abcdefghijklmnopqrstuvwxyz .,:?0123456789-"]
 VISION = Qwen2_5_VLVisionConfig(
@@ -142,6 +147,60 @@ def test_a_picture_is_seen_once_and_forgotten_late(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(model.backbone, "features", lambda *picture: pytest.fail("a forward was made"))
     with pytest.raises(ValueError, match="model 'tiny-vision' holds a prompt's picture no more; give at most"):
         generate(model, [chat(colour("blue")), chat(colour("pink"))], gen_len=4, block_len=4)
+
+
+def test_pictures_are_looked_up_once_for_the_prompts_of_a_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later steps wait for nothing; the vision half runs on all new pictures together, as on each alone."""
+    model, prompts = make_vision(), [chat(colour(name), "a") for name in ("red", "blue", "pink")]
+    looks, look = [], model._look
+    monkeypatch.setattr(model, "_look", lambda tokens: looks.append(len(tokens)) or look(tokens))
+    rows = generate(model, prompts, gen_len=8, block_len=4)
+    assert looks == [3] and all(row.nfe > 1 for row in rows)
+    pictures = [
+        model.album[number] for number in number_of(torch.tensor([model.encode(p)[1] for p in prompts])).tolist()
+    ]
+    for picture in pictures:
+        alone = model.backbone.features(picture.patches, torch.tensor([(picture.rows, picture.columns)]))
+        assert picture.features is not None and torch.allclose(alone, picture.features, atol=1e-5)
+    queued = decode_queue(
+        model,
+        [model.encode(prompt) for prompt in prompts],
+        slots=2,
+        gen_len=8,
+        block_len=4,
+        decoder=Decoder(Threshold(0.9)),
+        cache=NO_CACHE,
+        stop=Never(),
+    )
+    assert [row.token_ids for row in in_order(queued)] == [
+        row.token_ids
+        for row in generate(model, prompts, gen_len=8, block_len=4, decoder=Decoder(Threshold(0.9)), stop=Never())
+    ]
+
+
+def test_training_on_shapes_reaches_the_vision_half() -> None:
+    model = scratch_vision(build_tokenizer(phrases(templates=[], pictures=True)), width=16, layers=1, mlp_width=16)
+    mixture = TaskMixture({"vision/count": 1.0, "vision/position": 1.0}, batch_size=4, response_lens=[8])
+    stream = mixture.open(model.tokenizer)  # type: ignore[arg-type]
+    batch = replace(stream, encode=model.encode).batch(0)
+    assert batch.canvas.shape[1] < 40 and is_picture(batch.canvas).sum(1).tolist() == [9] * 4
+    losses = [MaskedDiffusion()(model.eval(), batch, torch.Generator().manual_seed(0)) for _ in range(2)]
+    kept = [model.album[number].features for number in number_of(batch.canvas[is_picture(batch.canvas)]).tolist()]
+    assert all(features is not None and not features.requires_grad for features in kept)
+    loss = MaskedDiffusion()(model.train(), batch, torch.Generator().manual_seed(0))
+    loss.backward()
+    assert losses[0] == losses[1] and torch.allclose(loss, losses[0], atol=1e-5)
+    assert float(model.backbone.visual.patch_embed.proj.weight.grad.norm()) > 0
+    assert all(picture.features is None for picture in model.album._pictures.values())
+    with pytest.raises(ValueError, match=r"show pictures, which these data cannot hold; leave them out"):
+        stream.batch(0)
+    with pytest.raises(ValueError, match="'tiny' reads text alone"):
+        replace(stream, encode=dllm.load("tiny").encode).batch(0)
+
+
+def test_shapes_have_one_wording() -> None:
+    with pytest.raises(ValueError, match="template 1 of task 'vision/count', which has one wording"):
+        Suite(["vision/count"], templates=[1]).build()
 
 
 def test_a_saved_model_sees_the_same(tmp_path: Path) -> None:

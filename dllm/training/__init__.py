@@ -6,5 +6,5 @@ from dllm.training.drafting import Drafting
 from dllm.training.fit import FitConfig
 from dllm.training.objectives import BlockDiffusion, MaskedDiffusion, NextToken
 from dllm.training.on_policy import OnPolicy
-from dllm.training.scratch import scratch_causal, scratch_llama, scratch_recurrent
+from dllm.training.scratch import scratch_causal, scratch_llama, scratch_recurrent, scratch_vision
 from dllm.training.uniform import UniformDiffusion

@@ -273,7 +273,9 @@ def _forget_activations(model: nn.Module) -> None:
 def _optimizers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimizer]:
     trained = _trained(model)
     matrices = [
-        name for name, p in trained.items() if config.muon_lr is not None and p.ndim == 2 and ".layers." in name
+        name
+        for name, p in trained.items()
+        if config.muon_lr is not None and p.ndim == 2 and re.search(r"\.(layers|blocks)\.", name)
     ]
     others = [p for name, p in trained.items() if name not in matrices]
     optimizers: list[torch.optim.Optimizer] = []

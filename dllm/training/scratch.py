@@ -1,14 +1,24 @@
-"""Small LMs with random weights on a stock Llama backbone, to be trained from scratch: diffusion and autoregressive."""
+"""Small LMs with random weights on stock backbones, to be trained from scratch: diffusion, autoregressive, recurrent,
+and one that sees pictures."""
 
 from typing import Any, cast
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedTokenizerBase
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    PreTrainedTokenizerBase,
+    Qwen2VLImageProcessorPil,
+)
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 from dllm.recurrent import Depth, LlamaRecurrentLM
 from dllm.spec import ModelSpec
+from dllm.vision.dimple import DimpleBackbone, DimpleConfig
+from dllm.vision.seeing import VisionLM
 
 
 def scratch_llama(
@@ -68,6 +78,79 @@ def scratch_recurrent(
     return model
 
 
+def scratch_vision(
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    side: int = 48,
+    patch: int = 16,
+    vision_layers: int = 1,
+    init_std: float = 0.1,
+    embed_std: float = 0.3,
+    seed: int = 0,
+    name: str = "scratch",
+    width: int = 64,
+    layers: int = 3,
+    heads: int = 4,
+    mlp_width: int = 128,
+    rope_theta: float = 3.0,
+) -> VisionLM:
+    """A bidirectional model of Dimple's layout that sees pictures, for which its tokenizer gets three tokens more.
+
+    side: pixels of a square picture; others are scaled to as many.
+    patch: pixels of a column's side.
+    width, heads, mlp_width: of both halves.
+    """
+    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
+    around = ["<picture>", "</picture>", "<pixels>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": cast(Any, around)})
+    start_id, end_id, image_id = cast(list[int], tokenizer.convert_tokens_to_ids(around))
+    vision = Qwen2_5_VLVisionConfig(
+        depth=vision_layers,
+        hidden_size=width,
+        intermediate_size=mlp_width,
+        num_heads=heads,
+        patch_size=patch,
+        temporal_patch_size=1,
+        spatial_merge_size=1,
+        initializer_range=init_std,
+        out_hidden_size=width,
+        fullatt_block_indexes=list(range(vision_layers)),
+    )
+    angles = width // heads // 2
+    config = DimpleConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=mlp_width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
+        mrope_section=[angles - 2 * (3 * angles // 8), 3 * angles // 8, 3 * angles // 8],  # in Qwen2.5-VL's shares
+        vision_config=vision,
+        initializer_range=init_std,
+        image_token_id=image_id,
+        vision_start_token_id=start_id,
+        vision_end_token_id=end_id,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=eos_id,
+        pad_token_id=pad_id,
+    )
+    config.mask_token_id = mask_id
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        backbone = DimpleBackbone(config)
+    _reset_embeddings(backbone, embed_std, torch.Generator().manual_seed(seed))
+    size = {"shortest_edge": side * side, "longest_edge": side * side}
+    light: dict[str, Any] = {
+        "image_mean": [1.0] * 3,
+        "image_std": [0.5] * 3,
+    }  # white is 0: what all columns share would drown the rest
+    processor = Qwen2VLImageProcessorPil(patch_size=patch, temporal_patch_size=1, merge_size=1, size=size, **light)
+    return VisionLM(backbone, ModelSpec(mask_id, (eos_id,), pad_id), processor, tokenizer, name)
+
+
 def _config(
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -100,7 +183,7 @@ def _llama(tokenizer: PreTrainedTokenizerBase, seed: int, **settings: Any) -> Ll
         return LlamaForCausalLM(_config(tokenizer, **settings))
 
 
-def _reset_embeddings(backbone: LlamaForCausalLM, std: float, rng: torch.Generator) -> None:
+def _reset_embeddings(backbone: LlamaForCausalLM | DimpleBackbone, std: float, rng: torch.Generator) -> None:
     """The usual 0.02 lets tied embeddings grow one common direction first; the final norm keeps the logits near unit
     scale."""
     torch.nn.init.normal_(backbone.model.embed_tokens.weight, std=std, generator=rng)

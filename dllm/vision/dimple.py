@@ -63,11 +63,9 @@ class DimpleBackbone(Qwen2ForCausalLM):
         self.img_projector = Projector(config.vision_config.out_hidden_size, config)
         self.post_init()
 
-    @torch.no_grad()
-    def features(self, patches: Float[Tensor, "P X"], rows: int, columns: int) -> Float[Tensor, "N D"]:
-        """Embeddings of a picture's `rows * columns` columns."""
-        merged = self.config.vision_config.spatial_merge_size
+    def features(self, patches: Float[Tensor, "P X"], sides: Int[Tensor, "N 2"]) -> Float[Tensor, "F D"]:
+        """Embeddings of the columns of N pictures, one picture after another. sides: rows and columns of each."""
         device = self.visual.patch_embed.proj.weight.device
-        grid = torch.tensor([[1, rows * merged, columns * merged]], device=device)
-        seen = self.visual(patches.to(device, self.dtype), grid_thw=grid).pooler_output
+        grid = nn.functional.pad(sides * self.config.vision_config.spatial_merge_size, (1, 0), value=1)
+        seen = self.visual(patches.to(device, self.dtype), grid_thw=grid.to(device)).pooler_output
         return self.img_projector(seen)

@@ -16,7 +16,7 @@ import base64
 import binascii
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch import Tensor
 
 FIRST = 1 << 60
 SIDE = 11  # bits of a row or a column
+TOGETHER = 1 << 14  # patches that the vision half is given at once; a larger picture is seen alone
 KEPT = 1024  # pictures that a model holds; the one not shown for the longest time goes first
 DATA_URL = "data:image/"
 
@@ -55,6 +56,9 @@ class Picture:
         first = FIRST | self.number << 2 * SIDE
         return [first | row << SIDE | column for row in range(self.rows) for column in range(self.columns)]
 
+    def __len__(self) -> int:
+        return self.rows * self.columns
+
 
 class Album:
     """The pictures that prompts of late have shown."""
@@ -69,11 +73,66 @@ class Album:
             del self._pictures[next(iter(self._pictures))]
         return picture.ids
 
+    def forget_features(self) -> None:
+        """They were those of other weights."""
+        for picture in self._pictures.values():
+            picture.features = None
+
     def __contains__(self, number: int) -> bool:
         return number in self._pictures
 
     def __getitem__(self, number: int) -> Picture:
         return self._pictures[number]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The pictures of some canvases, looked up on their device.
+
+    numbers: of the pictures, in ascending order.
+    first: the place of each one's first column in `features`.
+    width: columns of a row of each one's grid.
+    """
+
+    numbers: Int[Tensor, " N"]
+    first: Int[Tensor, " N"]
+    width: Int[Tensor, " N"]
+    features: Float[Tensor, "F D"]
+
+    def hang(self, embeds: Float[Tensor, "R Q D"], ids: Int[Tensor, "R Q"]) -> Float[Tensor, "R Q D"]:
+        """Embeddings of columns with the features of those that are pictures' in their place."""
+        if not len(self.numbers):
+            return embeds
+        shown = is_picture(ids)
+        which = torch.searchsorted(self.numbers, number_of(ids)).clamp(max=len(self.numbers) - 1)
+        place = self.first[which] + row_of(ids) * self.width[which] + column_of(ids)
+        return torch.where(shown[..., None], self.features[place.where(shown, 0)].to(embeds), embeds)
+
+
+NO_NUMBERS = torch.empty(0, dtype=torch.long)
+NO_PICTURES = Gallery(NO_NUMBERS, NO_NUMBERS, NO_NUMBERS, torch.empty(0, 0))
+
+
+def gallery(pictures: Sequence[Picture], features: Float[Tensor, "F D"], device: torch.device) -> Gallery:
+    """Of pictures in ascending order of their numbers, with the features of one after another."""
+    numbers, sizes, width = (
+        torch.tensor(list(values), device=device)
+        for values in zip(*((picture.number, len(picture), picture.columns) for picture in pictures), strict=True)
+    )
+    return Gallery(numbers, sizes.cumsum(0) - sizes, width, features.to(device))
+
+
+def groups(pictures: Sequence[Picture]) -> Iterator[list[Picture]]:
+    """Of at most `TOGETHER` patches each, or of one picture."""
+    group, patches = list[Picture](), 0
+    for picture in pictures:
+        if group and patches + len(picture.patches) > TOGETHER:
+            yield group
+            group, patches = [], 0
+        group.append(picture)
+        patches += len(picture.patches)
+    if group:
+        yield group
 
 
 def is_picture(ids: Any) -> Any:

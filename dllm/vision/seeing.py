@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -10,7 +11,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, Qwen2VLImageProcessorPil
 
+from dllm.cache import Plan
 from dllm.checkpoint import find_file
+from dllm.kv import ColumnCache
 from dllm.model import DiffusionLM
 from dllm.protocols import Text
 from dllm.soft import SoftInput
@@ -20,14 +23,16 @@ from dllm.vision.dimple import DimpleBackbone
 from dllm.vision.pictures import (
     FIRST,
     KEPT,
+    NO_PICTURES,
     Album,
+    Gallery,
     Picture,
-    column_of,
+    gallery,
+    groups,
     is_picture,
     number_of,
     read_picture,
     rotary_positions,
-    row_of,
 )
 
 PROCESSOR_FILE = "preprocessor_config.json"
@@ -39,7 +44,8 @@ class VisionLM(DiffusionLM):
 
     A picture is a run of ids in the prompt (`dllm.vision.pictures`). Its features stand in for the embeddings of these
     columns, so every decoder and cache treats them as it does any other prompt column. The vision half runs once per
-    picture, in the first forward that computes its columns.
+    picture, in the first forward of a prompt that shows it, on all the new pictures together. In training it runs in
+    each forward.
 
     Raises ValueError for a spec with a neighbour mix, and for a processor whose patches are not the backbone's.
     """
@@ -68,6 +74,8 @@ class VisionLM(DiffusionLM):
             raise ValueError(f"{PROCESSOR_FILE} makes patches of {made}, but the vision half takes {wanted}")
         super().__init__(backbone, spec, tokenizer, name, keys=keys, entry=entry)
         self.processor, self.album = processor, Album()
+        self._looked = WeakKeyDictionary[ColumnCache, Gallery]()  # by the K/V of their decode
+        self._now: Gallery | None = None
 
     def identity(self) -> str:
         return f"{super().identity()} {dict(self.processor.size)}"
@@ -106,23 +114,63 @@ class VisionLM(DiffusionLM):
     def id_limit(self) -> int:
         return 2 * FIRST
 
+    def train(self, mode: bool = True) -> "VisionLM":
+        self.album.forget_features()
+        return super().train(mode)
+
+    def renew_kv(self, kv: ColumnCache | None, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        super().renew_kv(kv, rows, prompt_len)
+        assert kv is not None
+        self._looked.pop(kv, None)
+
+    def logits(
+        self,
+        canvas: Int[Tensor, "B T"],
+        plan: Plan,
+        want: Int[Tensor, "R W"],
+        *,
+        end: Int[Tensor, " B"],
+        kv: ColumnCache | None,
+        soft: SoftInput | None = None,
+    ) -> Float[Tensor, "R W V"]:
+        """As `DiffusionLM.logits`. The pictures of the canvas are looked up once, until `renew_kv` says that other
+        prompts began."""
+        assert kv is not None
+        if kv not in self._looked:
+            self._looked[kv] = self._look(canvas)
+        self._now = self._looked[kv]
+        try:
+            return super().logits(canvas, plan, want, end=end, kv=kv, soft=soft)
+        finally:
+            self._now = None
+
     def _embed(
         self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None
     ) -> Float[Tensor, "R Q D"]:
         embeds = super()._embed(tokens.masked_fill(is_picture(tokens), self.spec.pad_id), query, end, soft)
-        here = tokens.gather(1, query)
-        shown = is_picture(here)
-        numbers = number_of(here[shown]).unique().tolist()
+        shown = self._look(tokens) if self._now is None else self._now
+        return shown.hang(embeds, tokens.gather(1, query))
+
+    def _look(self, tokens: Int[Tensor, "R T"]) -> Gallery:
+        """The pictures of canvases, with the features of those that were not seen before."""
+        numbers = number_of(tokens[is_picture(tokens)]).unique().tolist()
         if not all(number in self.album for number in numbers):
             raise ValueError(f"model {self.name!r} holds a prompt's picture no more; give at most {KEPT} at once")
-        for number in numbers:
-            picture = self.album[number]
-            if picture.features is None:
-                picture.features = self.backbone.features(picture.patches, picture.rows, picture.columns)
-            where = shown & (number_of(here) == number)
-            place = row_of(here[where]) * picture.columns + column_of(here[where])
-            embeds[where] = picture.features.to(embeds)[place]
-        return embeds
+        pictures = [self.album[number] for number in numbers]
+        if not pictures:
+            return NO_PICTURES
+        if self.training:
+            return gallery(pictures, self._features(pictures), tokens.device)
+        for group in groups([picture for picture in pictures if picture.features is None]):
+            with torch.no_grad():
+                parts = self._features(group).split([len(picture) for picture in group])
+            for picture, part in zip(group, parts, strict=True):
+                picture.features = part.clone()
+        return gallery(pictures, torch.cat([p.features for p in pictures if p.features is not None]), tokens.device)
+
+    def _features(self, pictures: Sequence[Picture]) -> Float[Tensor, "F D"]:
+        sides = torch.tensor([(picture.rows, picture.columns) for picture in pictures])
+        return self.backbone.features(torch.cat([picture.patches for picture in pictures]), sides)
 
     def _rotary(
         self, tokens: Int[Tensor, "R T"], positions: Int[Tensor, "R T"], query: Int[Tensor, "R Q"]

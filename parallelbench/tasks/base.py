@@ -5,11 +5,15 @@ belongs to the benchmark or to training by a hash of its text, so that even a ta
 never trained on.
 """
 
+import base64
+import io
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol, runtime_checkable
+
+from PIL import Image
 
 from conf.knobs import Count, In, Knobs, check
 
@@ -40,6 +44,7 @@ class Draw:
 
     wordings: the same question in other words.
     instance: the text whose hash says whether benchmark or training owns the question. None: the prompt.
+    picture: what the prompt asks about, shown before it. None: the prompt is all.
     """
 
     prompt: str
@@ -47,6 +52,14 @@ class Draw:
     target: str
     wordings: Sequence[str] = ()
     instance: str | None = None
+    picture: Image.Image | None = None
+
+    def messages(self, show: Callable[[Image.Image], Any] | None = None) -> list[dict[str, Any]]:
+        """The chat that asks it. show: what stands in it for the picture; None: a data URL, as JSON holds it."""
+        if self.picture is None:
+            return [{"role": "user", "content": self.prompt}]
+        image = {"type": "image", "image": (show or data_url)(self.picture)}
+        return [{"role": "user", "content": [image, {"type": "text", "text": self.prompt}]}]
 
     @property
     def is_held_out(self) -> bool:
@@ -100,6 +113,13 @@ class Published(Protocol):
     def generation(self) -> str: ...
 
 
+def data_url(picture: Image.Image) -> str:
+    """A picture as text, which a chat message can hold."""
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
 def common(a: Sequence[str], b: Sequence[str]) -> int:
     """Places at which two sequences agree."""
     return sum(x == y for x, y in zip(a, b, strict=False))
@@ -139,8 +159,8 @@ def bench_samples(task: Drawable, limit: Count, seed: Seed) -> list[Sample]:
         draw = task.draw(rng, index)
         while not draw.is_held_out:
             draw = task.draw(rng, index)
-        messages = [{"role": "user", "content": draw.prompt}]
-        samples.append(Sample(f"{task.name}/{seed}/{index}", task.name, messages, draw.data, draw.target))
+        name = f"{task.name}/{seed}/{index}"
+        samples.append(Sample(name, task.name, draw.messages(), draw.data, draw.target))
     return samples
 
 

@@ -3,19 +3,17 @@
 Pictures and wording are our own. No cell holds two shapes, and what a question is about is there once, or is counted.
 """
 
-import base64
-import io
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
 from PIL import Image, ImageDraw
 
 from conf.knobs import Knobs
-from parallelbench.tasks.base import Sample, is_held_out
+from parallelbench.tasks.base import Draw, Sample, bench_samples
 
 KINDS = ("circle", "square", "triangle")
 COLOURS = {"red": "#d02020", "green": "#20a040", "blue": "#2040d0", "yellow": "#f0d020", "black": "#101010"}
@@ -48,7 +46,7 @@ class Shapes(Knobs):
         return f"vision/{self.asks}"
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
-        return [self._sample(f"{self.name}/{seed}/{index}") for index in range(limit)]
+        return [replace(sample, gen_len=8) for sample in bench_samples(self, limit, seed)]
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` reads the words or digits that can answer the question, whatever stands around them;
@@ -58,15 +56,7 @@ class Shapes(Knobs):
         strict = completion.strip() == sample.target
         return {"score": float(" ".join(found) == sample.target), "score_strict": float(strict)}
 
-    def _sample(self, name: str) -> Sample:
-        rng = random.Random(name)
-        shapes, question, target = self._draw(rng)
-        while not is_held_out(f"{question} {shapes}"):
-            shapes, question, target = self._draw(rng)
-        parts = [{"type": "image", "image": data_url(paint(shapes))}, {"type": "text", "text": question}]
-        return Sample(name, self.name, [{"role": "user", "content": parts}], {"shapes": shapes}, target, 8)
-
-    def _draw(self, rng: random.Random) -> tuple[list[Shape], str, str]:
+    def draw(self, rng: random.Random, index: int) -> Draw:
         """Shapes, a question about them, and its answer."""
         cells = rng.sample(list(product(range(3), range(3))), rng.randint(2, 5))
         shapes = [(rng.choice(KINDS), rng.choice(list(COLOURS)), row, column) for row, column in cells]
@@ -80,7 +70,8 @@ class Shapes(Knobs):
         else:
             shapes = [shapes[0], *(shape for shape in shapes[1:] if shape[:2] != (kind, colour))]
             target = f"{ROWS[row]} {COLUMNS[column]}"
-        return shapes, QUESTIONS[self.asks].format(kind=kind, colour=colour), target
+        question = QUESTIONS[self.asks].format(kind=kind, colour=colour)
+        return Draw(question, {"shapes": shapes}, target, instance=f"{question} {shapes}", picture=paint(shapes))
 
 
 def vision_tasks() -> dict[str, Shapes]:
@@ -102,10 +93,3 @@ def paint(shapes: Sequence[Shape]) -> Image.Image:
             draw = brush.ellipse if kind == "circle" else brush.rectangle
             draw((left, top, right, bottom), fill=COLOURS[colour])
     return picture
-
-
-def data_url(picture: Image.Image) -> str:
-    """A picture as text, which a chat message can hold."""
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -27,6 +27,8 @@ class Reworded(Knobs):
     def __post_init__(self) -> None:
         super().__post_init__()
         count = 1 + len(self.task.draw(random.Random(0), 0).wordings)
+        if count == 1:
+            raise one_wording(self.task, self.template)
         if not 1 <= self.template < count:
             raise ValueError(
                 f"template {self.template} of task {self.task.name!r}, whose other ones are 1 to {count - 1}"
@@ -61,8 +63,12 @@ def in_wordings(task: Task, templates: Sequence[int]) -> list[Task]:
 def reworded(task: Task, template: int) -> Reworded:
     """Raises ValueError for a task of one wording, or without this one."""
     if not isinstance(task, DrawnTask) or isinstance(task, Reworded):
-        raise ValueError(f"template {template} of task {task.name!r}, which has one wording; leave suite.templates out")
+        raise one_wording(task, template)
     return Reworded(task, template)
+
+
+def one_wording(task: Task, template: int) -> ValueError:
+    return ValueError(f"template {template} of task {task.name!r}, which has one wording; leave suite.templates out")
 
 
 def named_task(name: str, known: Mapping[str, Task]) -> Task:

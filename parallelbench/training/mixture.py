@@ -4,17 +4,19 @@ sample."""
 import random
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
+from dllm.protocols import Text
 from dllm.training.objectives import Batch, collate
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, train_draw
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 from parallelbench.tasks.puzzles import LATIN_TEMPLATES, SUDOKU_TEMPLATES
+from parallelbench.tasks.shapes import COLOURS, COLUMNS, KINDS, QUESTIONS, ROWS, vision_tasks
 from parallelbench.tasks.text.tasks import PARAPHRASE_TEMPLATES, SUMMARY_TEMPLATES, WORDS_TEMPLATES
 from parallelbench.tasks.waiting_line import TEMPLATES
 from parallelbench.tasks.wording import DrawnTask, reworded
@@ -22,9 +24,10 @@ from parallelbench.tasks.wording import DrawnTask, reworded
 SCAFFOLD = ('["', '", "', '"]', ",", "\n")  # the format of an answer, not its content
 
 
-def phrases(templates: Sequence[int] = (0,), text_draws: int = 0) -> list[str]:
+def phrases(templates: Sequence[int] = (0,), text_draws: int = 0, pictures: bool = False) -> list[str]:
     """What a shipped tokenizer knows as single tokens: list punctuation, names, the fixed text of the prompt templates,
-    and the words of so many draws of each text task."""
+    and the words of so many draws of each text task. pictures: what the questions about pictures are made of; without
+    templates nothing else."""
     tasks = _tasks((3,))
     for template in filter(None, templates):
         reworded(tasks["waiting_line/copy"], template)  # refuses one that is not there
@@ -32,11 +35,14 @@ def phrases(templates: Sequence[int] = (0,), text_draws: int = 0) -> list[str]:
     if text_draws:
         kinds += [WORDS_TEMPLATES, PARAPHRASE_TEMPLATES, SUMMARY_TEMPLATES]
     worded = [kind[template] for kind in kinds for template in templates]
+    worded += QUESTIONS.values() if pictures else ()
     fixed = [text for template in worded for text, *_ in string.Formatter().parse(template) if len(text) > 1]
     draws = [train_draw(tasks[name], TRAIN_SEED_MIN, i) for name in text_tasks() for i in range(text_draws)]
     texts = "\n".join(f"{draw.prompt}\n{draw.target}" for draw in draws)
     words = sorted({word for word in re.findall(r" [A-Za-z]+|[A-Za-z]{2,}", texts) if word.strip() not in FIRST_NAMES})
-    return [*SCAFFOLD[:3], *FIRST_NAMES, *(f" {name}" for name in LAST_NAMES), *fixed, *words]
+    names = [*FIRST_NAMES, *(f" {name}" for name in LAST_NAMES)] if templates else []
+    shown = [*KINDS, *COLOURS, *ROWS, *COLUMNS] if pictures else []
+    return [*SCAFFOLD[:3], *names, *fixed, *words, *shown]
 
 
 @dataclass(frozen=True)
@@ -82,10 +88,14 @@ class TaskMixture:
 
 @dataclass(frozen=True)
 class TaskStream:
-    """The batches of a mixture: prompts through the chat template, responses padded with EOS."""
+    """The batches of a mixture: prompts through the chat template, responses padded with EOS.
+
+    encode: what a model makes of a chat that shows a picture. None: such tasks are refused.
+    """
 
     mixture: TaskMixture
     tokenizer: PreTrainedTokenizerBase
+    encode: Callable[[Text], list[int]] | None = None
 
     def batch(self, step: int) -> Batch:
         return self._batch(step, held_out=False)
@@ -100,16 +110,23 @@ class TaskStream:
     def _batch(self, step: int, held_out: bool) -> Batch:
         rng = random.Random(f"mixture/{self.mixture.seed}/{step}")
         draws = self._draws(rng, step, held_out)
-        prompts = self.tokenizer.apply_chat_template(
-            [[{"role": "user", "content": draw.prompt}] for draw in draws],
-            add_generation_prompt=True,
-            return_dict=False,
-        )
+        prompts = self._prompts(draws)
         answers = self.tokenizer([draw.target for draw in draws], add_special_tokens=False)["input_ids"]
         least = rng.choice(self.mixture.least_lens) if any(self.mixture.least_lens) else 0
         lens = [self._response_len(rng, draw, len(answer), least) for draw, answer in zip(draws, answers, strict=True)]
         pad_id, eos_id = special_ids(self.tokenizer)
-        return collate(cast(list[list[int]], prompts), answers, lens, pad_id, eos_id)
+        return collate(prompts, answers, lens, pad_id, eos_id)
+
+    def _prompts(self, draws: Sequence[Draw]) -> list[list[int]]:
+        if any(draw.picture is not None for draw in draws):
+            if self.encode is None:
+                raise ValueError(
+                    f"{list(self.mixture.weights)} show pictures, which these data cannot hold; leave them out"
+                )
+            return [self.encode(draw.messages(lambda picture: picture)) for draw in draws]
+        chats = [draw.messages() for draw in draws]
+        made = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
+        return cast(list[list[int]], made)
 
     def _draws(self, rng: random.Random, step: int, held_out: bool) -> list[Draw]:
         mixture = self.mixture
@@ -142,4 +159,4 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
 
 
 def _tasks(lengths: Sequence[int]) -> dict[str, DrawnTask]:
-    return {**builtin_tasks(lengths), **text_tasks()}
+    return {**builtin_tasks(lengths), **text_tasks(), **vision_tasks()}

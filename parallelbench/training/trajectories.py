@@ -43,8 +43,7 @@ class TrainSplit:
             return self._rows(limit, seed)
         draws = [train_draw(self.task, seed, index) for index in range(limit)]
         return [
-            Sample(f"{self.name}/{seed}/{i}", self.name, [{"role": "user", "content": d.prompt}], d.data, d.target)
-            for i, d in enumerate(draws)
+            Sample(f"{self.name}/{seed}/{i}", self.name, d.messages(), d.data, d.target) for i, d in enumerate(draws)
         ]
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
