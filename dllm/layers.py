@@ -36,6 +36,24 @@ def arange_like(index: Int[Tensor, "R Q"]) -> Int[Tensor, "R Q"]:
     return torch.arange(index.shape[1], device=index.device).expand_as(index)
 
 
+def queried(plan: Plan, nowhere: int) -> Int[Tensor, "R Q"]:
+    """The plan's columns; `nowhere` where a shorter row repeats its last."""
+    if plan.first is not None:
+        return plan.query
+    return plan.query.masked_fill(arange_like(plan.query) >= plan.num_queried[:, None], nowhere)
+
+
+def sources(plan: Plan, want: Int[Tensor, "R W"], shift: int, length: int) -> Int[Tensor, "R W"]:
+    """Where among the R * Q queried columns of all rows those are that predict these. length: columns of the canvas."""
+    (rows, width), columns = plan.query.shape, (want - shift).clamp(min=0) if shift else want
+    if plan.first is not None and rows == 1:
+        return columns - plan.first if plan.first else columns
+    numbers = torch.arange(rows * width, device=want.device).view(rows, width)
+    if plan.first is not None:
+        return columns + (numbers[:, :1] - plan.first)
+    return numbers.new_zeros((rows, length)).scatter_(1, plan.query, numbers).gather(1, columns)
+
+
 def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:
     """The plan for as many rows as the batch and a multiple of `WIDTH` columns, so that few shapes occur; and which of
     its rows each of those is. The last row and each row's last column are repeated."""
@@ -43,7 +61,7 @@ def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:
     of = torch.arange(batch, device=device).clamp(max=rows - 1)
     columns = torch.arange(-(-width // WIDTH) * WIDTH, device=device).clamp(max=width - 1)
     query = plan.query[of[:, None], columns]
-    return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of]), of
+    return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of], first=None), of
 
 
 class NeighbourMix(nn.Module):
@@ -67,6 +85,11 @@ class NeighbourMix(nn.Module):
         """Mixes embeddings `[R, Q, D]` of columns with their neighbours', which are zero where there is none."""
         mixed = here + self.before * before
         return mixed if self.after is None else mixed + self.after * after
+
+    def among(self, here: Tensor) -> Tensor:
+        """The same for all columns of rows that have no others."""
+        nothing = torch.zeros_like(here[:, :1])
+        return self(here, torch.cat([nothing, here[:, :-1]], 1), torch.cat([here[:, 1:], nothing], 1))
 
 
 class Gate(nn.Module):

@@ -107,9 +107,9 @@ class VisionLM(DiffusionLM):
         return 2 * FIRST
 
     def _embed(
-        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None
+        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None, whole: bool = False
     ) -> Float[Tensor, "R Q D"]:
-        embeds = super()._embed(tokens.masked_fill(is_picture(tokens), self.spec.pad_id), query, end, soft)
+        embeds = super()._embed(tokens.masked_fill(is_picture(tokens), self.spec.pad_id), query, end, soft, whole)
         here = tokens.gather(1, query)
         shown = is_picture(here)
         numbers = number_of(here[shown]).unique().tolist()
