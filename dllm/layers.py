@@ -1,6 +1,7 @@
 """How a stock backbone is called, and what may be added to it: a mix of neighbouring columns, and an adapter's gate."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -8,6 +9,9 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from dllm.cache import Plan
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
 
 WIDTH = 32  # columns by which fixed shapes grow
 
@@ -62,6 +66,15 @@ def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:
     columns = torch.arange(-(-width // WIDTH) * WIDTH, device=device).clamp(max=width - 1)
     query = plan.query[of[:, None], columns]
     return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of], first=None), of
+
+
+def lora_layers(backbone: nn.Module) -> dict[str, "LoraLayer"]:
+    """The layers that have an adapter, by their names. PEFT is imported where there is one."""
+    if "peft_config" not in vars(backbone):  # how PEFT marks what it has changed
+        return {}
+    from peft.tuners.lora import LoraLayer
+
+    return {name: module for name, module in backbone.named_modules() if isinstance(module, LoraLayer)}
 
 
 class NeighbourMix(nn.Module):

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
-from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, padded, queried, sources
+from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, lora_layers, padded, queried, sources
 from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
@@ -80,7 +79,7 @@ class DiffusionLM(nn.Module):
 
     def identity(self) -> str:
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
-        scalings = {name: m.scaling for name, m in self.backbone.named_modules() if isinstance(m, LoraLayer)}
+        scalings = {name: layer.scaling for name, layer in lora_layers(self.backbone).items()}
         drafts = ("context_causal", self.gate is not None) if self.spec.context_causal else ()
         more = *drafts, *(["prompt_block"] if self.spec.prompt_block else [])
         return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *more))
