@@ -48,14 +48,16 @@ def queried(plan: Plan, nowhere: int) -> Int[Tensor, "R Q"]:
 
 
 def sources(plan: Plan, want: Int[Tensor, "R W"], shift: int, length: int) -> Int[Tensor, "R W"]:
-    """Where among the R * Q queried columns of all rows those are that predict these. length: columns of the canvas."""
+    """Where among the R * Q queried columns of all rows those are that predict these. One that is not queried, behind a
+    row's end, counts as the row's first. length: columns of the canvas."""
     (rows, width), columns = plan.query.shape, (want - shift).clamp(min=0) if shift else want
-    if plan.first is not None and rows == 1:
-        return columns - plan.first if plan.first else columns
-    numbers = torch.arange(rows * width, device=want.device).view(rows, width)
-    if plan.first is not None:
-        return columns + (numbers[:, :1] - plan.first)
-    return numbers.new_zeros((rows, length)).scatter_(1, plan.query, numbers).gather(1, columns)
+    numbers = torch.arange(width, device=want.device)
+    if plan.first is None:
+        in_query = want.new_zeros((rows, length)).scatter_(1, plan.query, numbers.expand(rows, width))
+        inside = in_query.gather(1, columns)
+    else:
+        inside = nn.functional.pad(numbers, (plan.first, length - plan.first - width))[columns]
+    return inside if rows == 1 else inside + width * torch.arange(rows, device=want.device)[:, None]
 
 
 def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:

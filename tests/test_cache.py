@@ -9,6 +9,7 @@ from conftest import BLOCK, SPECS, make_model
 
 from dllm import ModelSpec
 from dllm.cache import BlockCache, DelayedCache, Plan, Progress, SubBlockCache, WindowCache
+from dllm.layers import sources
 
 SPEC = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7)
 SHIFTED = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7, shift=1)
@@ -217,3 +218,13 @@ def test_a_run_of_columns_is_computed_as_a_list_of_them(kind: str) -> None:
                 kv = model.new_kv(prompt_len, length)
                 found.append(model.logits(canvas, one, want, end=torch.full((rows,), length), kv=kv))
             assert torch.equal(*found)
+
+
+def test_a_column_that_is_not_queried_counts_as_the_first_of_its_row() -> None:
+    want = torch.tensor([[0, 5, 6, 9, 11]])
+    for rows in (1, 3):
+        plan = Plan.of(np.arange(rows), np.tile((np.arange(12) >= 4) & (np.arange(12) < 9), (rows, 1)), True)
+        expected = [[begin, begin + 1, begin + 2, begin, begin] for begin in range(0, 5 * rows, 5)]
+        for one in (plan, replace(plan, first=None)):
+            assert sources(one, want.repeat(rows, 1), 0, 12).tolist() == expected
+            assert sources(one, want.repeat(rows, 1) + 1, 1, 12).tolist() == expected
