@@ -137,15 +137,19 @@ class DecodeState:
         return state
 
     def take(self, rows: Sequence[int], device: torch.device) -> "DecodeState":
-        """The state of some of the rows, in their order."""
+        """The state of some of the rows, in their order; itself, if they are all of it."""
+        if device == self.canvas.device and list(rows) == list(range(len(self.done))):
+            return self
         index = torch.tensor(rows, device=self.canvas.device)
         soft = None if self.soft is None else self.soft[index]
-        return replace(self, soft=soft, **{name: value[index].to(device) for name, value in self.by_row()})
+        rows_of = {name: value.index_select(0, index).to(device) for name, value in self.by_row()}
+        return replace(self, soft=soft, **rows_of)
 
     def put_(self, slots: Int[Tensor, " N"], rows: "DecodeState") -> None:
         """Replaces the rows in `slots` by others of the same width, before their first step."""
         for name, value in rows.by_row():
-            setattr(self, name, vars(self)[name].index_copy(0, slots, value))
+            mine = vars(self)[name]
+            setattr(self, name, value if len(value) == len(mine) else mine.index_copy(0, slots, value))
         if self.sight is not None:
             self.sight = self.sight.index_fill(0, slots, self.canvas.shape[1])
         self._kept, self._before = {}, {}

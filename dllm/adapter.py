@@ -13,19 +13,21 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dllm.checkpoint import ASSETS
-from dllm.layers import Gate
+from dllm.layers import Gate, lora_layers
 from dllm.model import DiffusionLM
+
+if TYPE_CHECKING:  # a model without adapter needs no PEFT
+    from peft import LoraConfig
+    from peft.tuners.lora import LoraLayer
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MASK_EMBEDDING = "mask_embedding"
@@ -50,6 +52,8 @@ def attach(model: Adaptable, folder: Path) -> None:
     adapter's weights are not trainable and are on their module's device. Raises ValueError, and leaves the model as it
     was, when the adapter is absent, not LoRA, not safetensors, or does not fit.
     """
+    from peft import inject_adapter_in_model
+
     if is_attached(model):
         raise ValueError(f"{model.name} already has an adapter; merge or detach it first")
     config, pairs, mask_embedding, drafts_only = _read(folder, model)
@@ -117,9 +121,9 @@ def is_attached(model: Adaptable) -> bool:
     return bool(layers(model))
 
 
-def layers(model: Adaptable) -> dict[str, LoraLayer]:
+def layers(model: Adaptable) -> dict[str, "LoraLayer"]:
     """The layers that have an adapter, by their names in the backbone."""
-    return {name: module for name, module in model.backbone.named_modules() if isinstance(module, LoraLayer)}
+    return lora_layers(model.backbone)
 
 
 def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None) -> None:
@@ -137,7 +141,7 @@ def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None)
         )
 
 
-def _read(folder: Path, model: Adaptable) -> tuple[LoraConfig, dict[str, dict[str, Tensor]], Tensor | None, bool]:
+def _read(folder: Path, model: Adaptable) -> tuple["LoraConfig", dict[str, dict[str, Tensor]], Tensor | None, bool]:
     """The adapter's config; its A `[r, in]` and B `[out, r]` by module name of the backbone; its embedding of MASK, if
     any; and whether it acts at drafted columns only."""
     for name in (CONFIG, WEIGHTS):
@@ -170,8 +174,10 @@ def _read(folder: Path, model: Adaptable) -> tuple[LoraConfig, dict[str, dict[st
     return config, pairs, mask_embedding, active == "drafts"
 
 
-def _config(r: object, alpha: object, rslora: object) -> LoraConfig:
+def _config(r: object, alpha: object, rslora: object) -> "LoraConfig":
     """PEFT's config. PEFT itself checks these values only after it has changed the model."""
+    from peft import LoraConfig
+
     if type(r) is not int or r < 1:
         raise ValueError(f"r={r!r}; a rank is an integer of at least 1")
     if type(alpha) not in (int, float) or not math.isfinite(cast(float, alpha)):

@@ -7,7 +7,6 @@ interval dInfer's (arXiv 2510.08666), `prefill` is Dimple's (arXiv 2505.16990), 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -30,6 +29,7 @@ class Plan:
     want: columns whose logits are needed; others keep those of the forward before. None: the whole window.
     keep: whether K/V is stored and read. False where every query holds all that its rows see.
     only: nothing but the wanted columns may be decided, because no others have logits yet.
+    first: the first column of every row, where all rows compute the same ones with no gap. None: they may not.
     """
 
     rows: Int[Tensor, " R"]
@@ -39,6 +39,7 @@ class Plan:
     want: Int[Tensor, "R F"] | None = None
     keep: bool = True
     only: bool = False
+    first: int | None = None
 
     @classmethod
     def of(
@@ -50,17 +51,17 @@ class Plan:
         **options: bool,
     ) -> "Plan":
         """The plan to recompute the columns of `query`."""
-        wanted = None if want is None else torch.from_numpy(want)
-        to_tensor = torch.from_numpy
-        return cls(to_tensor(rows), to_tensor(pack(query)), to_tensor(query.sum(1)), all_rows, wanted, **options)
+        columns, number, to_tensor = pack(query), query.sum(1), torch.from_numpy
+        wanted = None if want is None else to_tensor(want)
+        alike = len(rows) == 1 or bool((query == query[0]).all())
+        first = int(columns[0, 0]) if alike and columns[0, -1] - columns[0, 0] < number[0] else None
+        return cls(to_tensor(rows), to_tensor(columns), to_tensor(number), all_rows, wanted, first=first, **options)
 
     def to(self, device: torch.device) -> "Plan":
         if device == self.rows.device:
             return self
-        move = partial(Tensor.to, device=device, non_blocking=True)
-        rows, query, number = (move(tensor) for tensor in (self.rows, self.query, self.num_queried))
-        want = None if self.want is None else move(self.want)
-        return replace(self, rows=rows, query=query, num_queried=number, want=want)
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,10 @@ class Progress:
         """The column after the window."""
         return self.start + self.window
 
-    def between(self, low: Int[np.ndarray, " B"] | int, high: Int[np.ndarray, " B"]) -> Bool[np.ndarray, "B T"]:
+    def between(self, low: Int[np.ndarray, " B"], high: Int[np.ndarray, " B"]) -> Bool[np.ndarray, "B T"]:
         """Canvas columns of `[low, high)`, before the live end."""
         columns = np.arange(self.masked.shape[1])
-        low = low if isinstance(low, int) else low[:, None]
-        return (columns >= low) & (columns < np.minimum(high, self.end)[:, None])
+        return (columns >= low[:, None]) & (columns < np.minimum(high, self.end)[:, None])
 
 
 @runtime_checkable
@@ -243,9 +243,7 @@ class SubBlockCache(Knobs):
             progress = replace(progress, done=progress.done | own)
             wide = progress.between(_block_start(progress, spec), _visible_end(progress, spec))
             fresh, before = fresh | _finish(progress, spec, step=1), 0
-        leading = np.take_along_axis(
-            progress.masked, progress.start[:, None].clip(max=progress.masked.shape[1] - 1), 1
-        )[:, 0]
+        leading = progress.masked[np.arange(len(fresh)), progress.start.clip(max=progress.masked.shape[1] - 1)]
         narrow = progress.between(progress.start - before, progress.stop)
         yield from _plans(progress, fresh | leading, wide, narrow)
 
@@ -345,6 +343,8 @@ def _plans(
 def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
     """The columns of `where`, ascending. A shorter row repeats its last: 0110, 1011 give [1, 2, 2], [0, 2, 3]. Every
     row has one."""
+    if len(where) == 1:
+        return where.nonzero()[1][None]
     count = where.sum(1)
     begin = count.cumsum() - count
     return np.nonzero(where)[1][begin[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)]

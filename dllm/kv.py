@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 class _ColumnLayer(CacheLayerMixin):
     """Keys and values `[B, H, T, D]` of one layer. `update` writes the columns of the current plan and returns whole
-    rows."""
+    rows. In memory a column's heads lie together, so that a column is written in one piece."""
 
     is_sliding = False
 
@@ -20,10 +20,10 @@ class _ColumnLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Empty rows for keys and values like these `[_, H, _, D]`."""
-        batch, length = self._cache.positions.shape
-        shape = (batch, key_states.shape[1], length)
-        self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
-        self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
+        self.keys, self.values = (
+            new.new_zeros((*self._cache.positions.shape, new.shape[1], new.shape[3])).transpose(1, 2)
+            for new in (key_states, value_states)
+        )
         self.is_initialized = True
 
     def update(
@@ -36,13 +36,12 @@ class _ColumnLayer(CacheLayerMixin):
     def _write(self, store: Tensor | None, new: Tensor) -> Tensor:
         """Writes `new` `[R, H, Q, D]` into `store` in place and returns the plan's rows `[R, H, T, D]`."""
         assert store is not None
-        columns = self._cache.columns.to(new.device)  # layers may be spread over devices
+        by_column = store.transpose(1, 2)
+        places = self._cache.places.to(new.device)  # layers may be spread over devices
+        by_column.flatten(0, 1).index_copy_(0, places, new.transpose(1, 2).flatten(0, 1))
         if self._cache.rows is None:  # every row in order: no copies
-            return store.scatter_(2, columns[:, None, :, None].expand_as(new), new)
-        rows = self._cache.rows.to(new.device)
-        # advanced indices around a slice put the indexed axes first: [R, Q, H, D]
-        store[rows[:, None], :, columns] = new.transpose(1, 2)
-        return store[rows]
+            return store
+        return by_column.index_select(0, self._cache.rows.to(new.device)).transpose(1, 2)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.positions.shape[1], 0
@@ -59,7 +58,8 @@ class ColumnCache(Cache):
 
     positions: RoPE position of each canvas column, `[B, T]`.
     prompt_len: of each row, for masks that depend on it.
-    rows, columns: where the next forward's keys and values belong; set by `at`.
+    rows: of the next forward, None for every row in order; set by `at`.
+    places: where among the B * T columns of all rows its keys and values belong, row after row; set by `at`.
     samples: of another cache of the same model. Room is then made by `at` and not in the forward, which is compiled.
     """
 
@@ -75,7 +75,7 @@ class ColumnCache(Cache):
         self.positions = positions.contiguous()  # also after `drop`: a compiled forward looks at the strides
         self.prompt_len = torch.zeros_like(positions[:, 0]) if prompt_len is None else prompt_len
         self.rows: Int[Tensor, " R"] | None = None
-        self.columns: Int[Tensor, "R Q"] = positions.new_empty((0, 0))
+        self.places: Int[Tensor, " N"] = positions.new_empty(0)
         self._wanted = samples
 
     def _stores(self) -> list[Tensor]:
@@ -123,5 +123,7 @@ class ColumnCache(Cache):
             for store in self._stores():
                 torch._dynamo.mark_static_address(store, guard=False)  # CUDA graphs may write there
             self._wanted = ()
-        self.rows, self.columns = rows, columns
+        batch, length = self.positions.shape
+        first = torch.arange(batch, device=columns.device) if rows is None else rows
+        self.rows, self.places = rows, (first[:, None] * length + columns).flatten()
         return self

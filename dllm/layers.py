@@ -1,6 +1,7 @@
 """How a stock backbone is called, and what may be added to it: a mix of neighbouring columns, and an adapter's gate."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -8,6 +9,9 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from dllm.cache import Plan
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
 
 WIDTH = 32  # columns by which fixed shapes grow
 
@@ -41,6 +45,26 @@ def arange_like(index: Int[Tensor, "R Q"]) -> Int[Tensor, "R Q"]:
     return torch.arange(index.shape[1], device=index.device).expand_as(index)
 
 
+def queried(plan: Plan, nowhere: int) -> Int[Tensor, "R Q"]:
+    """The plan's columns; `nowhere` where a shorter row repeats its last."""
+    if plan.first is not None:
+        return plan.query
+    return plan.query.masked_fill(arange_like(plan.query) >= plan.num_queried[:, None], nowhere)
+
+
+def sources(plan: Plan, want: Int[Tensor, "R W"], shift: int, length: int) -> Int[Tensor, "R W"]:
+    """Where among the R * Q queried columns of all rows those are that predict these. One that is not queried, behind a
+    row's end, counts as the row's first. length: columns of the canvas."""
+    (rows, width), columns = plan.query.shape, (want - shift).clamp(min=0) if shift else want
+    numbers = torch.arange(width, device=want.device)
+    if plan.first is None:
+        in_query = want.new_zeros((rows, length)).scatter_(1, plan.query, numbers.expand(rows, width))
+        inside = in_query.gather(1, columns)
+    else:
+        inside = nn.functional.pad(numbers, (plan.first, length - plan.first - width))[columns]
+    return inside if rows == 1 else inside + width * torch.arange(rows, device=want.device)[:, None]
+
+
 def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:
     """The plan for as many rows as the batch and a multiple of `WIDTH` columns, so that few shapes occur; and which of
     its rows each of those is. The last row and each row's last column are repeated."""
@@ -48,7 +72,16 @@ def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:
     of = torch.arange(batch, device=device).clamp(max=rows - 1)
     columns = torch.arange(-(-width // WIDTH) * WIDTH, device=device).clamp(max=width - 1)
     query = plan.query[of[:, None], columns]
-    return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of]), of
+    return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of], first=None), of
+
+
+def lora_layers(backbone: nn.Module) -> dict[str, "LoraLayer"]:
+    """The layers that have an adapter, by their names. PEFT is imported where there is one."""
+    if "peft_config" not in vars(backbone):  # how PEFT marks what it has changed
+        return {}
+    from peft.tuners.lora import LoraLayer
+
+    return {name: module for name, module in backbone.named_modules() if isinstance(module, LoraLayer)}
 
 
 class NeighbourMix(nn.Module):
@@ -72,6 +105,11 @@ class NeighbourMix(nn.Module):
         """Mixes embeddings `[R, Q, D]` of columns with their neighbours', which are zero where there is none."""
         mixed = here + self.before * before
         return mixed if self.after is None else mixed + self.after * after
+
+    def among(self, here: Tensor) -> Tensor:
+        """The same for all columns of rows that have no others."""
+        nothing = torch.zeros_like(here[:, :1])
+        return self(here, torch.cat([nothing, here[:, :-1]], 1), torch.cat([here[:, 1:], nothing], 1))
 
 
 class Gate(nn.Module):

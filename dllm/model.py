@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
-from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, padded
+from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, lora_layers, padded, queried, sources
 from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
@@ -80,7 +79,7 @@ class DiffusionLM(nn.Module):
 
     def identity(self) -> str:
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
-        scalings = {name: m.scaling for name, m in self.backbone.named_modules() if isinstance(m, LoraLayer)}
+        scalings = {name: layer.scaling for name, layer in lora_layers(self.backbone).items()}
         drafts = ("context_causal", self.gate is not None) if self.spec.context_causal else ()
         more = *drafts, *(["prompt_block"] if self.spec.prompt_block else [])
         return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *more))
@@ -156,18 +155,16 @@ class DiffusionLM(nn.Module):
         rows = None if plan.all_rows else plan.rows
         pick = (lambda t: t) if rows is None else (lambda t: t[rows])
         tokens, row_end, positions, prompt_len = pick(canvas), pick(end), pick(kv.positions), pick(kv.prompt_len)
-        embeds = self._embed(tokens, plan.query, row_end, soft)
+        embeds = self._embed(tokens, plan.query, row_end, soft, whole=plan.first == 0 and not plan.keep)  # all of a row
         drafted = self._drafted(tokens, plan.query, row_end)
         if plan.keep:
             keys, store = tokens.shape[1], kv.at(rows, plan.query)
         else:  # attend to the query alone, once to a column that a shorter row repeats
-            repeated = arange_like(plan.query) >= plan.num_queried[:, None]
-            keys, store = plan.query.masked_fill(repeated, tokens.shape[1]), None
+            keys, store = queried(plan, tokens.shape[1]), None
         mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
-        in_query = torch.zeros_like(tokens).scatter_(1, plan.query, arange_like(plan.query))
-        source = in_query.gather(1, (want - self.spec.shift).clamp(min=0))
-        return self._head(hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1]))[:asked])
+        source = sources(plan, want, self.spec.shift, tokens.shape[1])
+        return self._head(hidden.flatten(0, 1)[source[:asked]])
 
     def full_logits(
         self,
@@ -303,7 +300,7 @@ class DiffusionLM(nn.Module):
         return positions.gather(1, query)
 
     def _embed(
-        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None
+        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None, whole: bool = False
     ) -> Float[Tensor, "R Q D"]:
         embed = self.backbone.get_input_embeddings()
         here = embed(tokens.gather(1, query)).to(tokens.device)
@@ -313,6 +310,8 @@ class DiffusionLM(nn.Module):
             place = torch.full_like(tokens, -1).scatter_(1, soft.columns, place).gather(1, query)[..., None]
             mixture = soft.embed(embed, tokens if self.spec.noise else self.spec.mask_id)
             here = torch.where(place < 0, here, mixture.gather(1, place.clamp(min=0).expand_as(here)))
+        elif whole and self.mix is not None:
+            return self.mix.among(here)
         return self._mixed(here, tokens, query, end)
 
     def _mixed(self, here: Tensor, tokens: Tensor, query: Tensor, end: Tensor) -> Float[Tensor, "R Q D"]:

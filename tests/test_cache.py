@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import BLOCK, make_model
+from conftest import BLOCK, SPECS, make_model
 
 from dllm import ModelSpec
 from dllm.cache import BlockCache, DelayedCache, Plan, Progress, SubBlockCache, WindowCache
+from dllm.layers import sources
 
 SPEC = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7)
 SHIFTED = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7, shift=1)
@@ -37,9 +38,13 @@ def progress(
 
 
 def columns(plans: list[Plan]) -> dict[int, list[int]]:
-    """Queried columns per row; checks that they ascend and that repeats only repeat the last one."""
+    """Queried columns per row; checks that they ascend, that repeats only repeat the last one, and that the plan says
+    where all rows compute the same ones with no gap."""
     found = {}
     for plan in plans:
+        one, width = plan.query[0].tolist(), plan.query.shape[1]
+        alike = plan.query.tolist() == [list(range(one[0], one[0] + width))] * len(plan.rows)
+        assert plan.first == (one[0] if alike else None)
         for row, query, count in zip(plan.rows.tolist(), plan.query.tolist(), plan.num_queried.tolist(), strict=True):
             assert query[:count] == sorted(set(query[:count])) and set(query[count:]) <= {query[count - 1]}
             found[row] = query[:count]
@@ -194,3 +199,32 @@ def test_a_warm_up_refreshes_in_the_first_window_only() -> None:
         state = progress([16], [40], [step], first=[first], window=8)
         (plan,) = cache.plan(state, spec)
         assert plan.num_queried.item() == (40 if wide else 12)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_run_of_columns_is_computed_as_a_list_of_them(kind: str) -> None:
+    """Of all columns and of a window, with and without K/V, for one row and several."""
+    model, length = make_model(kind), 2 * BLOCK
+    for rows in (1, 3):
+        canvas = torch.randint(0, 20, (rows, length), generator=torch.Generator().manual_seed(rows))
+        prompt_len = torch.full((rows,), 2)
+        for begin, keep in ((0, False), (0, True), (BLOCK, True)):
+            asked = np.tile(np.arange(length) >= begin, (rows, 1))
+            plan = Plan.of(np.arange(rows), asked, True, keep=keep)
+            assert plan.first == begin
+            want = plan.query[:, model.spec.shift : model.spec.shift + 3]
+            found = []
+            for one in (plan, replace(plan, first=None)):
+                kv = model.new_kv(prompt_len, length)
+                found.append(model.logits(canvas, one, want, end=torch.full((rows,), length), kv=kv))
+            assert torch.equal(*found)
+
+
+def test_a_column_that_is_not_queried_counts_as_the_first_of_its_row() -> None:
+    want = torch.tensor([[0, 5, 6, 9, 11]])
+    for rows in (1, 3):
+        plan = Plan.of(np.arange(rows), np.tile((np.arange(12) >= 4) & (np.arange(12) < 9), (rows, 1)), True)
+        expected = [[begin, begin + 1, begin + 2, begin, begin] for begin in range(0, 5 * rows, 5)]
+        for one in (plan, replace(plan, first=None)):
+            assert sources(one, want.repeat(rows, 1), 0, 12).tolist() == expected
+            assert sources(one, want.repeat(rows, 1) + 1, 1, 12).tolist() == expected

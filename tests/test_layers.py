@@ -165,7 +165,7 @@ sys.argv = ["parallelbench", *{arguments}]
 import parallelbench.wiring.launcher
 from parallelbench.__main__ import main
 main()
-print({{"matplotlib", "vl_convert"}} & sys.modules.keys())  # PIL is transformers' own
+print({{"matplotlib", "peft", "vl_convert"}} & sys.modules.keys())  # PIL is transformers' own
 """
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}

@@ -145,9 +145,9 @@ class VisionLM(DiffusionLM):
             self._now = None
 
     def _embed(
-        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None
+        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None, whole: bool = False
     ) -> Float[Tensor, "R Q D"]:
-        embeds = super()._embed(tokens.masked_fill(is_picture(tokens), self.spec.pad_id), query, end, soft)
+        embeds = super()._embed(tokens.masked_fill(is_picture(tokens), self.spec.pad_id), query, end, soft, whole)
         shown = self._look(tokens) if self._now is None else self._now
         return shown.hang(embeds, tokens.gather(1, query))
 

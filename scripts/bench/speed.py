@@ -47,13 +47,13 @@ class Recorder:
     def _keep(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if self.on:
             kv = kwargs.get("past_key_values")
-            target = (kv.rows, kv.columns) if isinstance(kv, ColumnCache) else ()
+            target = (kv, kv.rows, kv.places) if isinstance(kv, ColumnCache) else ()
             self.calls.append((module, args, kwargs, target))
 
     def replay(self) -> None:
         for module, args, kwargs, target in self.calls:
             if target:
-                kwargs["past_key_values"].at(*target)
+                kv, kv.rows, kv.places = target
             module(*args, **kwargs)
 
 
