@@ -30,8 +30,8 @@ from dllm.vision.dimple import DimpleBackbone, DimpleConfig
 from dllm.vision.pictures import Picture, is_picture, number_of, rotary_positions
 from dllm.vision.seeing import VisionLM
 from parallelbench.tasks import Suite
-from parallelbench.tasks.base import Sample, data_url
-from parallelbench.tasks.shapes import COLOURS, Shapes, paint
+from parallelbench.tasks.base import Sample
+from parallelbench.tasks.shapes import COLOURS, Shapes, data_url, paint
 from parallelbench.training.mixture import TaskMixture, phrases
 
 WORDS = ["<pad>", "<eos>", "<mask>", "<start>", "<end>", "<image>", *"abcdefghijklmnopqrstuvwxyz .,:?0123456789-"]

@@ -5,15 +5,11 @@ belongs to the benchmark or to training by a hash of its text, so that even a ta
 never trained on.
 """
 
-import base64
-import io
 import random
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol, runtime_checkable
-
-from PIL import Image
 
 from conf.knobs import Count, In, Knobs, check
 
@@ -38,6 +34,19 @@ class Sample(Knobs):
     gen_len: Count = 64
 
 
+@runtime_checkable
+class Shown(Protocol):
+    """A picture that a question is about."""
+
+    def image(self) -> Any:
+        """As a PIL image."""
+        ...
+
+    def url(self) -> str:
+        """As a data URL, a text that a chat message can hold."""
+        ...
+
+
 @dataclass(frozen=True)
 class Draw:
     """A prompt, what its scorer needs and one correct answer, before it becomes a numbered sample.
@@ -52,13 +61,13 @@ class Draw:
     target: str
     wordings: Sequence[str] = ()
     instance: str | None = None
-    picture: Image.Image | None = None
+    picture: Shown | None = None
 
-    def messages(self, show: Callable[[Image.Image], Any] | None = None) -> list[dict[str, Any]]:
-        """The chat that asks it. show: what stands in it for the picture; None: a data URL, as JSON holds it."""
+    def messages(self, *, images: bool = False) -> list[dict[str, Any]]:
+        """The chat that asks it. images: whether a picture stands in it as an image, not as text."""
         if self.picture is None:
             return [{"role": "user", "content": self.prompt}]
-        image = {"type": "image", "image": (show or data_url)(self.picture)}
+        image = {"type": "image", "image": self.picture.image() if images else self.picture.url()}
         return [{"role": "user", "content": [image, {"type": "text", "text": self.prompt}]}]
 
     @property
@@ -111,13 +120,6 @@ class Published(Protocol):
 
     @property
     def generation(self) -> str: ...
-
-
-def data_url(picture: Image.Image) -> str:
-    """A picture as text, which a chat message can hold."""
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def common(a: Sequence[str], b: Sequence[str]) -> int:

@@ -3,6 +3,8 @@
 Pictures and wording are our own. No cell holds two shapes, and what a question is about is there once, or is counted.
 """
 
+import base64
+import io
 import random
 import re
 from collections.abc import Sequence
@@ -71,7 +73,20 @@ class Shapes(Knobs):
             shapes = [shapes[0], *(shape for shape in shapes[1:] if shape[:2] != (kind, colour))]
             target = f"{ROWS[row]} {COLUMNS[column]}"
         question = QUESTIONS[self.asks].format(kind=kind, colour=colour)
-        return Draw(question, {"shapes": shapes}, target, instance=f"{question} {shapes}", picture=paint(shapes))
+        return Draw(question, {"shapes": shapes}, target, instance=f"{question} {shapes}", picture=Painted(shapes))
+
+
+@dataclass(frozen=True)
+class Painted:
+    """Shapes as a picture."""
+
+    shapes: Sequence[Shape]
+
+    def image(self) -> Image.Image:
+        return paint(self.shapes)
+
+    def url(self) -> str:
+        return data_url(self.image())
 
 
 def vision_tasks() -> dict[str, Shapes]:
@@ -93,3 +108,10 @@ def paint(shapes: Sequence[Shape]) -> Image.Image:
             draw = brush.ellipse if kind == "circle" else brush.rectangle
             draw((left, top, right, bottom), fill=COLOURS[colour])
     return picture
+
+
+def data_url(picture: Image.Image) -> str:
+    """A picture as text, which a chat message can hold."""
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

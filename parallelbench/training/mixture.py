@@ -123,7 +123,7 @@ class TaskStream:
                 raise ValueError(
                     f"{list(self.mixture.weights)} show pictures, which these data cannot hold; leave them out"
                 )
-            return [self.encode(draw.messages(lambda picture: picture)) for draw in draws]
+            return [self.encode(draw.messages(images=True)) for draw in draws]
         chats = [draw.messages() for draw in draws]
         made = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
         return cast(list[list[int]], made)
