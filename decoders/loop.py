@@ -54,7 +54,7 @@ def decode(
     prompts: token ids.
     gen_len: columns to fill, for all rows or for each.
     templates: instead of `gen_len`, each row's response with MASK where a token is wanted. Its other ids are fixed:
-        they are never masked or overwritten, and no EOS before them ends the row.
+        they are never masked or overwritten. No EOS before them ends the row, a given EOS behind them does.
     block_len: columns per window.
     decoder, cache, stop: what is decided, what is computed again, and where a text ends.
     seed: of the random numbers. They depend on seed and prompt, so equal prompts of one call get equal samples.
