@@ -5,7 +5,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import cycle
 from pathlib import Path
 from types import NoneType, UnionType
@@ -297,7 +297,8 @@ def ends(kind: Any) -> list[float]:
 @pytest.mark.slow
 def test_a_decoder_runs_at_both_ends_of_each_knob() -> None:
     """What is accepted can be decoded with, however useless."""
-    model, number = make_model("full"), 0
+    masked, uniform, number = make_model("full"), make_model("full"), 0
+    uniform.spec = replace(uniform.spec, noise=40)
     for kind in kinds_with_knobs():
         if not issubclass(kind, Part | Decoder):
             continue
@@ -312,7 +313,7 @@ def test_a_decoder_runs_at_both_ends_of_each_knob() -> None:
                     soft = part if issubclass(kind, decoders.SoftStep) else None
                     whole = part if kind is Decoder else Decoder(rule, parts, rescore, revise, soft, temperature=1.0)
                     decode(
-                        model,
+                        uniform if whole.needs_noise else masked,
                         [[1, 2, 3]],
                         gen_len=8,
                         block_len=8,
