@@ -347,7 +347,7 @@ OWN = [
     *([f"suite.lengths={value}"] for value in ("[1]", "[21]", "[2.5]", "[nan]", "[]", "3", "abc", "[abc]", "null")),
     *([f"suite.tasks={value}"] for value in ("[]", "[copy]", "abc", "3", "[3]", "null", "[waiting_line/copy,nan]")),
     *([f"+suite.infill={value}"] for value in ("nan", "0", "-1", "2.5", "x", "[]", "100")),
-    ["+suite.infill=2", "model=tiny-ar", "decoder=ar"],
+    ["+suite.infill=2", "model=tiny_ar", "decoder=ar"],
     *([f"suite.grammar={value}", "suite=text"] for value in ("zzz", "3", "null", "[]")),
     *(["suite=humaneval", f"suite.tasks.0.timeout_s={v}"] for v in ("nan", "inf", "-1", "0", "x", "1e99", "[]")),
     *(["suite=humaneval", f"+suite.tasks.0.memory_mb={v}"] for v in ("nan", "0", "-1", "2.5", "x", "1e12")),

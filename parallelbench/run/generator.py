@@ -214,7 +214,7 @@ class DiffusionGenerator(Knobs):
             raise ValueError("template and suite.infill both say what an answer looks like; leave one of them out")
         ids = encode_template(self.model, form)
         if len(ids) > length:
-            raise ValueError(f"the form {form} takes {len(ids)} tokens; give gen_length={len(ids)} or more")
+            raise ValueError(f"the form {form:.40}... takes {len(ids)} tokens; give gen_length={len(ids)} or more")
         return [*ids, *[self.model.spec.eos_ids[0]] * (length - len(ids))]
 
     def turns(
