@@ -20,7 +20,7 @@ from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.rules.basic import FixedK
 from decoders.state import NEVER, DecodeState
-from decoders.stop import StopRule, check_is_stop_rule
+from decoders.stop import StopRule, check_stop
 from decoders.types import DecodedRow, Shape, Turn, Update, View, in_order, responses, without_gradients
 from decoders.types import Drafted as Drafted
 from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
@@ -54,7 +54,7 @@ def decode(
     prompts: token ids.
     gen_len: columns to fill, for all rows or for each.
     templates: instead of `gen_len`, each row's response with MASK where a token is wanted. Its other ids are fixed:
-        they are never masked or overwritten, and no EOS before them ends the row.
+        they are never masked or overwritten. No EOS before them ends the row, a given EOS behind them does.
     block_len: columns per window.
     decoder, cache, stop: what is decided, what is computed again, and where a text ends.
     seed: of the random numbers. They depend on seed and prompt, so equal prompts of one call get equal samples.
@@ -95,10 +95,10 @@ def decode_queue(
     All slots are as wide as the widest prompt with its response, so that no K/V is ever copied into a wider one.
     """
     check_is_decoder(decoder)
-    check_is_stop_rule(stop)
     check(decode, reference=reference, cache=cache)
     check(decode_queue, slots=slots)
     check_parts(model, decoder, cache)
+    check_stop(stop, model.spec)
     queue, wanted = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, "cpu")
     if reference is not None and len(reference) != len(prompts):
         raise ValueError(f"reference has {len(reference)} rows for {len(prompts)} prompts; give one for each")

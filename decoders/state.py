@@ -27,7 +27,7 @@ class DecodeState:
     canvas: token ids.
     free: columns that a decoder may write. Prompts, fixed tokens and padding are not free.
     prompt_len, gen_len: columns of the prompt and of the response.
-    tail: the column after the row's last fixed one. No EOS before it ends the row.
+    tail: the column after the row's last fixed one that is no EOS. No EOS before it ends the row.
     start, previous: first column of the window, and of the window before (0 in the first).
     end: the live end (exclusive). Stop rules move it to the left.
     step: forwards made in this window.
@@ -109,7 +109,7 @@ class DecodeState:
         columns = torch.arange(length)
         response = (columns >= prompt_len[:, None]) & (columns < end[:, None])
         free = response & (canvas == spec.mask_id)
-        tail = torch.where(response & ~free, columns + 1, prompt_len[:, None]).amax(1)
+        tail = torch.where(response & ~free & ~spec.is_eos(canvas), columns + 1, prompt_len[:, None]).amax(1)
         zeros = torch.zeros(len(prompts), dtype=torch.long, device=device)
         state = cls(
             spec=spec,

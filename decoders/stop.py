@@ -10,6 +10,7 @@ from torch import Tensor
 
 from conf.knobs import Knobs, Share
 from decoders.state import DecodeState
+from dllm.spec import ModelSpec
 
 Looks = Literal["window", "query"]
 
@@ -31,6 +32,22 @@ def check_is_stop_rule(stop: object) -> None:
     """Raises ValueError unless it is a StopRule."""
     if not isinstance(stop, StopRule):
         raise ValueError(f"stop: {stop!r} is no StopRule; give an object whose class derives from decoders.StopRule")
+
+
+def check_stop(stop: object, spec: ModelSpec) -> None:
+    """Raises ValueError unless it is a StopRule, and for one that writes to the state it is shown, whose `columns`,
+    `pending` and the like the loop goes on to use. It is tried on a row with an EOS and on one without."""
+    check_is_stop_rule(stop)
+    assert isinstance(stop, StopRule)
+    prompts, responses = [[0]] * 2, [[spec.mask_id] * 4] * 2
+    state = DecodeState.begin(spec, prompts, responses, spec.block or 4, [0, 0], [1, 1], torch.device("cpu"))
+    state.canvas[:, 1], state.canvas[0, 2] = 0, spec.eos_ids[0]
+    state.eos_ahead = torch.zeros(state.canvas.shape)
+    before = {name: value.clone() for name, value in state.by_row()}
+    stop(state)
+    written = [name for name, value in state.by_row() if not torch.equal(value, before[name])]
+    if written:
+        raise ValueError(f"stop: {type(stop).__name__} writes to state.{written[0]}; return where rows end instead")
 
 
 @dataclass(frozen=True)

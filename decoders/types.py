@@ -196,7 +196,7 @@ class Drafted:
 class DecodedRow:
     """One decoded prompt.
 
-    token_ids: the response up to its first EOS behind its last fixed token, without that EOS.
+    token_ids: the response up to its first EOS behind its last fixed token of another kind, without that EOS.
     committed_at: per response column the forward (from 0) that wrote it, -1 where none did.
     nfe: forwards of this row.
     queried: columns that these forwards computed.

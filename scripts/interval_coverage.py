@@ -263,7 +263,7 @@ def _ratios() -> Iterator[Setting]:
                 return {"NFE B/A": row.nfe_ratio, "TPF B/A": row.tpf_ratio}
 
             size = str(samples) if count == 1 else f"{count} x {samples}"
-            yield Setting(data, size, draw, {"NFE B/A": b / a, "TPF B/A": a / b})
+            yield Setting(data, size, draw, {"NFE B/A": b / a, "TPF B/A": a / b}, times=5)
 
 
 # ---- Curves: PBx, AUP, area, speed at quality, oracle, leaderboard

@@ -5,7 +5,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import cycle
 from pathlib import Path
 from types import NoneType, UnionType
@@ -297,7 +297,8 @@ def ends(kind: Any) -> list[float]:
 @pytest.mark.slow
 def test_a_decoder_runs_at_both_ends_of_each_knob() -> None:
     """What is accepted can be decoded with, however useless."""
-    model, number = make_model("full"), 0
+    masked, uniform, number = make_model("full"), make_model("full"), 0
+    uniform.spec = replace(uniform.spec, noise=40)
     for kind in kinds_with_knobs():
         if not issubclass(kind, Part | Decoder):
             continue
@@ -312,7 +313,7 @@ def test_a_decoder_runs_at_both_ends_of_each_knob() -> None:
                     soft = part if issubclass(kind, decoders.SoftStep) else None
                     whole = part if kind is Decoder else Decoder(rule, parts, rescore, revise, soft, temperature=1.0)
                     decode(
-                        model,
+                        uniform if whole.needs_noise else masked,
                         [[1, 2, 3]],
                         gen_len=8,
                         block_len=8,
@@ -345,6 +346,8 @@ SETTINGS = ("limit", "seed", "batch_size", "gen_length", "block_length", "traces
 OWN = [
     *([f"suite.lengths={value}"] for value in ("[1]", "[21]", "[2.5]", "[nan]", "[]", "3", "abc", "[abc]", "null")),
     *([f"suite.tasks={value}"] for value in ("[]", "[copy]", "abc", "3", "[3]", "null", "[waiting_line/copy,nan]")),
+    *([f"+suite.infill={value}"] for value in ("nan", "0", "-1", "2.5", "x", "[]", "100")),
+    ["+suite.infill=2", "model=tiny_ar", "decoder=ar"],
     *([f"suite.grammar={value}", "suite=text"] for value in ("zzz", "3", "null", "[]")),
     *(["suite=humaneval", f"suite.tasks.0.timeout_s={v}"] for v in ("nan", "inf", "-1", "0", "x", "1e99", "[]")),
     *(["suite=humaneval", f"+suite.tasks.0.memory_mb={v}"] for v in ("nan", "0", "-1", "2.5", "x", "1e12")),

@@ -5,11 +5,15 @@ import subprocess
 import sys
 
 import pytest
+from jaxtyping import Int
+from torch import Tensor
 
 from decoders import (
     NO_CACHE,
+    BlockEos,
     Credit,
     Decoder,
+    Eotp,
     FixedK,
     Learn2PD,
     MaskGit,
@@ -17,8 +21,11 @@ from decoders import (
     Oracle,
     Prophet,
     RunningConfidence,
+    StopRule,
+    StrictEos,
     decode,
 )
+from decoders.state import DecodeState
 from decoders.testing import HashModel
 
 
@@ -66,6 +73,23 @@ sentence(Decoder, Credit())
 sentence(Decoder, Threshold(), transforms=[Threshold()])
 sentence(decode, HashModel(), [[1]], decoder=Decoder(Threshold()), **options | dict(stop="never"))
 """
+
+
+class Writing(StopRule):
+    """Forgets what stands behind an EOS, in the state that it is shown."""
+
+    def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
+        behind = state.spec.is_eos(state.canvas).cumsum(1) > 0
+        state.canvas.masked_fill_(behind, state.spec.mask_id)
+        return state.end
+
+
+def test_a_stop_rule_that_writes_to_the_state_is_refused_before_a_forward() -> None:
+    parts = {"gen_len": 8, "block_len": 8, "decoder": Decoder(FixedK(1)), "cache": NO_CACHE}
+    with pytest.raises(ValueError, match=r"stop: Writing writes to state\.canvas; return where rows end instead"):
+        decode(HashModel(), [[1]], stop=Writing(), **parts)
+    for stop in (Never(), StrictEos(), BlockEos(), *(Eotp(scope=scope) for scope in ("committed", "window", "query"))):
+        decode(HashModel(), [[1]], stop=stop, **parts)
 
 
 def test_what_is_no_decoder_is_refused_in_one_sentence() -> None:

@@ -26,7 +26,8 @@ FEW = [  # kind, interval, data, size, the least and the most that may hold the 
     ("seconds", "latency s", "batches vary by 40 %", "5 batches", 0.89, 1),
     ("differences", "B - A", "1 % worse, 0 % better", "50", 0.93, 1),
     ("differences", "B - A", "10 % worse, 10 % better", "50", 0.89, 0.995),
-    ("ratios", "NFE B/A", "B takes 0 to 3 forwards fewer", "50", 0.89, 0.995),
+    ("ratios", "NFE B/A", "B takes 0 to 3 forwards fewer", "12 x 50", 0.89, 1),
+    ("ratios", "NFE B/A", "B takes fewer, A 32 on 3 % of samples", "50", 0.93, 1),
 ]
 
 

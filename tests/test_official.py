@@ -97,6 +97,16 @@ def test_the_published_files_come_out_byte_by_byte(published: Path) -> None:
 
 
 @with_official
+def test_forms_of_lists_are_the_published_ones(published: Path) -> None:
+    tasks = OfficialSuite(str(published), ["waiting_line"], infill=1).build()
+    forms = [sample.form for task in tasks for sample in task.samples(1000, 0)]
+    files = [published / "test" / f"{task.name}.jsonl" for task in tasks]
+    known = [json.loads(line).get("output_format") for file in files for line in file.read_text().splitlines()]
+    assert len(forms) == 1000 and sum(form is not None for form in known) == 600
+    assert all(form == other for form, other in zip(forms, known, strict=True) if other is not None)
+
+
+@with_official
 def test_published_prompts_are_rendered_as_published(published: Path, capsys: pytest.CaptureFixture) -> None:
     folders = (*LINES_AND_PUZZLES, "waiting_line_n15")
     tasks = {task.name: task for task in OfficialSuite(str(published), folders).build()}

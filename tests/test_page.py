@@ -495,10 +495,10 @@ def test_the_intervals_in_the_page_are_those_of_python(algorithms: Page) -> None
             wanted = bounded(values, -1, 1, of)
             assert said == pytest.approx([wanted.value, wanted.ci_low, wanted.ci_high], abs=1e-6)
         columns = rng.integers(1, 9, (2, size)).astype(float)
-        for unseen in (None, [2.0, 9.0], [9.0, 2.0]):
+        for unseen in ([], [[2.0, 9.0]], [[2.0, 9.0], [9.0, 2.0]]):
             call = "([columns, strata, unseen, t]) => algorithms.product(columns, [1, -1], strata, unseen, t)"
             said = algorithms.evaluate(call, [columns.tolist(), strata, unseen, quantiles(of) if size > 1 else []])
-            wanted = product(columns, (1, -1), of, None if unseen is None else np.array(unseen))
+            wanted = product(columns, (1, -1), of, np.array(unseen).reshape(-1, 2))
             assert said == pytest.approx([wanted.value, wanted.ci_low, wanted.ci_high], rel=1e-9)
 
 

@@ -6,10 +6,14 @@ from conftest import BLOCK, EOS, MASK, SPECS, make_model
 from reference import full_logits
 from test_loop import CACHES, DECODERS, STOPS, block_len
 
+import dllm
 from decoders import NO_CACHE, Decoder, FixedK, Never, StrictEos, Threshold, decode, generate
 from decoders.loop import DecodedRow
 from dllm import DiffusionLM
 from dllm.cache import WindowCache
+from parallelbench.run.generator import DiffusionGenerator, Request, fitting_prompt_len
+from parallelbench.tasks import Suite
+from parallelbench.tasks.waiting_line import parse_strict, write_list
 
 TEMPLATES = [
     [7, MASK, MASK, 9, MASK, MASK, MASK, 11, 12],
@@ -91,6 +95,40 @@ def test_infilling_sees_the_suffix(prompts) -> None:
     expected = full_logits(model, [*prompts[0], *template])[start : start + 4].argmax(-1).tolist()
     assert row.token_ids == [*expected, *suffix]
     assert (row.num_tokens, row.tokens_per_forward) == (4, 4.0)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_given_eos_behind_the_text_ends_it(stop: str, prompts) -> None:
+    template = [5, MASK, MASK, 9, EOS, EOS]
+    (row,) = run(make_model("full"), prompts[:1], [template], "fixed1", "none", stop)
+    assert len(row.token_ids) == 4 and row.token_ids[3] == 9 and row.num_tokens == row.nfe == 2
+
+
+def test_a_form_leaves_the_items_of_a_list_to_be_decoded() -> None:
+    tiny = dllm.load("tiny")
+    generator = DiffusionGenerator(tiny, Decoder(FixedK(1)), NO_CACHE, StrictEos(), 32)
+    (task,) = Suite(["waiting_line/reverse"], infill=2).build()
+    samples = task.samples(2, 0)  # of three and four people
+    assert [sample.form for sample in samples] == [write_list(["[MASK][MASK]"] * n) for n in (3, 4)]
+    requests = [Request(sample.messages, 32, sample.form) for sample in samples]
+    assert len({generator.prompt_len(request) for request in requests}) == 2
+    for sample, out in zip(samples, generator(requests), strict=True):
+        people = parse_strict(out.text)
+        assert people is not None and out.nfe == out.num_tokens == 2 * len(people) == 2 * len(sample.data["people"])
+        assert task.score(sample, out.text) == {"score": 1, "score_strict": 1} and len(out.committed_at) == 32
+    assert task.version == "1-infill2"  # so that reports do not mix it with the task alone
+
+    filled = requests[1]
+    with pytest.raises(ValueError, match="takes 13 tokens; give gen_length=13 or more"):
+        generator.prompt_len(Request(filled.messages, 12, filled.form))
+    with pytest.raises(ValueError, match=r"template and suite\.infill both say"):
+        DiffusionGenerator(tiny, Decoder(FixedK(1)), NO_CACHE, StrictEos(), None, template="[MASK].").prompt_len(filled)
+    with pytest.raises(ValueError, match=r"suite\.infill needs a decoder of the denoising loop"):
+        fitting_prompt_len(tiny, filled)
+    with pytest.raises(ValueError, match=r"suite\.infill=2 of task 'puzzle/sudoku_n4', whose answers are no lists"):
+        Suite(["puzzle/sudoku_n4"], infill=2).build()[0].samples(1, 0)
+    with pytest.raises(ValueError, match="infill=0"):
+        Suite(["waiting_line/copy"], infill=0)
 
 
 def test_an_eos_before_fixed_tokens_ends_nothing() -> None:

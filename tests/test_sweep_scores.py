@@ -73,6 +73,10 @@ def test_a_point_near_aups_edge_is_out_for_its_lower_limit_and_in_for_its_upper(
         assert low <= limits[0] <= limits[1] <= high and (limits[0] == limits[1]) == (gap in (0.5, 30.0)), gap
         if gap in (4.0, 6.0):
             assert limits[0] == pytest.approx(80) and limits[1] > 200
+    drawn = np.concatenate([[0], np.linspace(-12, 12, 500), np.linspace(-12, 12, 500)])  # 7 points is its deviation
+    score = np.stack([np.full(1001, 80.0), 58 - drawn], axis=1)  # 17 from the edge, some resamples within
+    values = aups(np.tile([1.0, 4.0], (1001, 1)), score, score[:, 0], n=100)
+    assert (values == 80).all()  # noise does not count twice
 
 
 @pytest.mark.parametrize("seed", range(30))

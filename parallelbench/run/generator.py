@@ -26,10 +26,11 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Request(Knobs):
-    """A chat prompt and how many tokens its answer may take."""
+    """A chat prompt and how many tokens its answer may take. form: see `Sample`."""
 
     messages: Messages
     gen_len: Count
+    form: str | None = None
 
 
 @runtime_checkable
@@ -154,7 +155,7 @@ class DiffusionGenerator(Knobs):
     def prompt_len(self, request: Request) -> int:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
         impossible."""
-        (wanted,) = self._wanted([request.gen_len])
+        (wanted,) = self._wanted([request.gen_len], [request.form])
         block_len = self.block_len or len(wanted)
         if self.template is None:
             check_lengths(self.model.spec, request.gen_len, block_len)
@@ -196,11 +197,25 @@ class DiffusionGenerator(Knobs):
     def fingerprint(self) -> str:
         return fingerprint(self.model, self.decoder.identity)
 
-    def _wanted(self, gen_lens: Sequence[int]) -> list[list[int]]:
-        """What is to be decoded for each request. Raises ValueError for a template without MASK."""
+    def _wanted(self, gen_lens: Sequence[int], forms: Sequence[str | None]) -> list[list[int]]:
+        """What is to be decoded for each request. Raises ValueError for a template without MASK, and for forms that do
+        not fit."""
         shape = None if self.template is None else encode_template(self.model, self.template)
-        wanted = [[self.model.spec.mask_id] * length if shape is None else shape for length in gen_lens]
+        masks = ([self.model.spec.mask_id] * length if shape is None else shape for length in gen_lens)
+        wanted = [
+            plain if form is None else self._filled(form, length)
+            for plain, form, length in zip(masks, forms, gen_lens, strict=True)
+        ]
         return responses(self.model.spec, len(wanted), None, wanted, self.block_len or max(map(len, wanted)))
+
+    def _filled(self, form: str, length: int) -> list[int]:
+        """A form with EOS behind it up to the length."""
+        if self.template is not None:
+            raise ValueError("template and suite.infill both say what an answer looks like; leave one of them out")
+        ids = encode_template(self.model, form)
+        if len(ids) > length:
+            raise ValueError(f"the form {form:.40}... takes {len(ids)} tokens; give gen_length={len(ids)} or more")
+        return [*ids, *[self.model.spec.eos_ids[0]] * (length - len(ids))]
 
     def turns(
         self,
@@ -209,10 +224,11 @@ class DiffusionGenerator(Knobs):
         slots: int,
         max_steps: int | None = None,
         recorder: StepRecorder | None = None,
+        forms: Sequence[str | None] | None = None,
     ) -> Iterator[Turn[DecodedRow]]:
-        """Decodes prompts, at most `slots` at once, each with its own length of a response. All arguments are checked
-        at the call."""
-        wanted = self._wanted(gen_lens)
+        """Decodes prompts, at most `slots` at once, each with its own length of a response, and its form if that is
+        given. All arguments are checked at the call."""
+        wanted = self._wanted(gen_lens, forms or [None] * len(gen_lens))
         blocks = [self.block_len or len(response) for response in wanted]
         groups = {block: [i for i, its in enumerate(blocks) if its == block] for block in dict.fromkeys(blocks)}
         queues = [
@@ -246,7 +262,8 @@ class DiffusionGenerator(Knobs):
         recorder: StepRecorder | None = None,
     ) -> Iterator[Turn[Generation]]:
         prompts = [encode(self.model, request.messages, i) for i, request in enumerate(requests)]
-        turns = self.turns(prompts, [request.gen_len for request in requests], slots, max_steps, recorder)
+        gen_lens, forms = [request.gen_len for request in requests], [request.form for request in requests]
+        turns = self.turns(prompts, gen_lens, slots, max_steps, recorder, forms)
         return (
             Turn(turn.live, dict(zip(turn.ended, describe(self.model, turn.ended.values()), strict=True)))
             for turn in turns
@@ -273,7 +290,9 @@ def in_batches(decode: Callable[..., list[DecodedRow]]) -> Callable[..., Iterato
 
 
 def fitting_prompt_len(model: LanguageModel, request: Request) -> int:
-    """Tokens of a rendered prompt. Raises ValueError when it is empty or leaves no room for its answer."""
+    """Tokens of a rendered prompt. Raises ValueError when it is empty, leaves no room for its answer, or has a form."""
+    if request.form is not None:
+        raise ValueError("suite.infill needs a decoder of the denoising loop, such as decoder=threshold; leave it out")
     length, limit = len(encode(model, request.messages)), model.max_length
     if limit is not None and length + request.gen_len > limit:
         raise ValueError(

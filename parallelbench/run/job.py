@@ -85,4 +85,4 @@ def check_task(task: Task, samples: Sequence[Sample]) -> None:
 
 
 def _request(sample: Sample, gen_len: int | None) -> Request:
-    return Request(sample.messages, sample.gen_len if gen_len is None else gen_len)
+    return Request(sample.messages, sample.gen_len if gen_len is None else gen_len, sample.form)

@@ -134,7 +134,7 @@ def measure(metric: str, records: Sequence[Record]) -> Value:
         parts = (column.numerator, column.denominator)
         return np.array([[sum(map(part, unit)) for unit in units] for part in parts], dtype=float)
 
-    value = product(sums(units), (1, -1), strata, None if column.is_timed else sums([[slowest(records)] * size])[:, 0])
+    value = product(sums(units), (1, -1), strata, None if column.is_timed else sums([[slowest(records)] * size]).T)
     value = value if column.is_timed else replace(value, n=len(records))
     has_interval = not column.is_timed or value.n >= MIN_BATCHES
     return value if has_interval else replace(value, ci_low=value.value, ci_high=value.value)

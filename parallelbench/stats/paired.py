@@ -113,7 +113,7 @@ def marks(paired: Paired) -> list[Marks]:
     ):
 
         def mean(numbers: np.ndarray, powers: Sequence[int], unseen: Sequence[float]) -> Value:
-            return product(np.atleast_2d(weights * numbers), powers, paired.tasks, np.array(unseen))
+            return product(np.atleast_2d(weights * numbers), powers, paired.tasks, np.array([unseen]))
 
         found.append(
             Marks(

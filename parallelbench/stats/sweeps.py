@@ -51,14 +51,14 @@ def pbx(speed: np.ndarray, score: np.ndarray, level: int | float, discrete: bool
     return float(np.nan_to_num(speed_at(*merged(speed, score), level)))
 
 
-def aup(speed: np.ndarray, score: np.ndarray, best: float, slack: np.ndarray | float = 0.0) -> float:
+def aup(speed: np.ndarray, score: np.ndarray, best: float, kept: np.ndarray | None = None) -> float:
     """Accuracy under parallelism: the area under the score (per cent) over speed, from 0 at the slowest point's score,
     where points worse than `best`, the best score of any method, count less and points more than five points below the
-    slowest are left out. slack: how much lower each point may lie."""
+    slowest are left out. kept: the points that stay, if that is known, `[points]`."""
     at = _merged_places(speed, score)
-    edge = score[at[0]] - AUP_DROP - (np.zeros(len(speed)) + slack)
-    kept = at[(score >= edge)[at] | (at == at[0])]
-    x, y = speed[kept], score[kept]
+    stays = (score[at[0]] - score).round(9) <= AUP_DROP if kept is None else kept
+    at = at[stays[at] | (at == at[0])]
+    x, y = speed[at], score[at]
     weighted = y * np.exp(np.minimum(AUP_ALPHA * (y / best - 1), 0)) if best > 0 else y
     return float(x[0] * y[0] + np.trapezoid(weighted, x))
 
@@ -67,16 +67,18 @@ def aups(speed: np.ndarray, score: np.ndarray, best: np.ndarray, n: int) -> np.n
     """AUP of a curve in each resample of `resampling.resampled`, `[1 + resamples]`; speed, score: `[1 + resamples,
     points]`; n samples.
 
-    AUP jumps where a point is about five points below the slowest, and data near that edge do not show how far. So a
-    point whose distance to the edge is within its own 95 % interval, with room for a sample that nobody saw, is left
-    out for the lower limit and kept for the upper one.
+    AUP jumps where a point is about five points below the slowest, and data near that edge do not show how far. So the
+    points that stay are the same in all resamples of a limit: for the lower one those that are within five points even
+    at the far end of their own 95 % interval, with room for a sample that nobody saw, for the upper one those that are
+    at its near end.
     """
     slowest = _merged_places(speed[0], score[0])[0]
-    drop = score[1:, [slowest]] - score[1:]
-    slack = Z * np.hypot(drop.std(0), 100 / n) if len(drop) else np.zeros(score.shape[1])
+    drop = score[:, [slowest]] - score
+    slack = Z * np.hypot(drop[1:].std(0), 100 / n) if len(drop) > 1 else np.zeros(score.shape[1])
+    slack[slowest] = 0  # it stays
     sides = np.repeat([0, -1, 1], [1, HALF, HALF])[: len(score)]
     rows = zip(speed, score, best, sides, strict=True)
-    return np.array([aup(x, y, float(top), side * slack) for x, y, top, side in rows])
+    return np.array([aup(x, y, float(top), (drop[0] - side * slack).round(9) <= AUP_DROP) for x, y, top, side in rows])
 
 
 def pareto(speed: np.ndarray, score: np.ndarray) -> np.ndarray:

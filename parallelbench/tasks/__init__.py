@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.knobs import Knobs
+from conf.knobs import Count, Knobs
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, first_wording, train_draw
+from parallelbench.tasks.infilling import infilled
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
 from parallelbench.tasks.shapes import vision_tasks
 from parallelbench.tasks.text.grammar import HARPER, Grammar, check_grammar, grammar_backend
@@ -39,6 +40,7 @@ class Suite(Knobs):
     grammar: what checks the text tasks: harper, languagetool, link_grammar or the URL of a LanguageTool server.
     bertscore: folder of a model, named as the model (roberta-large), that the published paraphrase score needs; None
         leaves that score out.
+    infill: tokens of an item, where the form of the answers, which are lists, is given; None where it is not.
     """
 
     tasks: Sequence[str | Task]
@@ -46,6 +48,7 @@ class Suite(Knobs):
     templates: Sequence[Template] = (0,)
     grammar: str = HARPER.name
     bertscore: str | None = None
+    infill: Count | None = None
 
     def build(self) -> list[Task]:
         """The tasks in order. Raises ValueError for an unknown name, a repeated task, an empty suite, or a text task
@@ -64,4 +67,4 @@ class Suite(Knobs):
         if not names or len(set(names)) < len(names):
             raise ValueError(f"suite.tasks={names}; give at least one task and template, each once")
         _ = [task.version for task in tasks]  # loads what a version names
-        return tasks
+        return infilled(tasks, self.infill)

@@ -23,7 +23,8 @@ class Sample(Knobs):
     """One benchmark instance.
 
     `data` is all that the scorer needs (JSON values only); `target` is one correct answer, the only one for
-    deterministic tasks. gen_len: tokens that an answer may take where a run does not say.
+    deterministic tasks. gen_len: tokens that an answer may take where a run does not say. form: what the answer looks
+    like, with [MASK] for each token to decode, where that is given.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Sample(Knobs):
     data: Mapping[str, Any]
     target: str
     gen_len: Count = 64
+    form: str | None = None
 
 
 @runtime_checkable

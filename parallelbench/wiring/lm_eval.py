@@ -267,8 +267,8 @@ def summarize(costs: Sequence[Cost]) -> dict[str, Any]:
     numbers = np.array([(cost.num_tokens, cost.nfe) for cost in costs], dtype=float).T
     tasks, nfe = np.array([cost.task for cost in costs]), numbers[1]
     slow = np.array([numbers[0].mean(), max(nfe.max(), *(cost.columns for cost in costs))])
-    unseen = slow if np.ptp(nfe) else numbers.mean(1)  # of a fixed number of forwards there are no others
-    values = {"tpf": product(numbers, (1, -1), tasks, unseen), "nfe": product(numbers[1:], (1,), tasks, unseen[1:])}
+    unseen = (slow if np.ptp(nfe) else numbers.mean(1))[None]  # of a fixed number of forwards there are no others
+    values = {"tpf": product(numbers, (1, -1), tasks, unseen), "nfe": product(numbers[1:], (1,), tasks, unseen[:, 1:])}
     return {name: asdict(value) for name, value in values.items()}
 
 

@@ -65,23 +65,25 @@ window.algorithms = (() => {
       Math.min(high, value + scoreLimit(spread, scale * (high - value), least))];
   }
 
-  function product(columns, powers, strata, unseen, [, none, across, there]) {
+  function product(columns, powers, strata, unseen, [, none, there]) {
     const n = strata.length, means = columns.map(mean);
     const power = (values) => values.reduce((all, value, k) => all * value ** powers[k], 1);
     const linear = (values, at) => add(values.map((value, k) => (powers[k] * value) / at[k]));
     const rows = strata.map((_, i) => columns.map((column) => column[i]));
     const value = power(means), flat = rows.map((row) => linear(row, means));
     if (n === 1 || !means.every((m) => m > 0) || Math.max(...flat) - Math.min(...flat) < 1e-9) return [value, value, value];
-    const off = unseen ? power(unseen) / value - 1 : 0, side = Math.abs(off) > 5e-10 ? Math.sign(off) : 0;
-    const limits = [-1, 1].map((sign) => {
-      const added = sign === side ? unseen : null, size = n + (added ? 1 : 0);
-      const t = added ? there : side ? across : none;
-      const totals = columns.map((column, k) => (add(column) + (added?.[k] ?? 0)) / size);
+    const limit = (sign, added, t) => {
+      const size = n + (added ? 1 : 0), totals = columns.map((column, k) => (add(column) + (added?.[k] ?? 0)) / size);
       const [spread] = within(rows.map((row) => linear(row, totals)), strata);
       const square = add(spread.map((x) => x * x)) + (added ? (linear(added, totals) - add(powers)) ** 2 : 0);
       return power(totals) * Math.exp((sign * t * Math.sqrt(square)) / size);
-    });
-    return [value, Math.min(value, limits[0]), Math.max(value, limits[1])];
+    };
+    const limits = [value, limit(-1, null, none), limit(1, null, none)];
+    for (const added of unseen) {
+      const off = power(added) / value - 1;
+      if (Math.abs(off) > 5e-10) limits.push(limit(Math.sign(off), added, there));
+    }
+    return [value, Math.min(...limits), Math.max(...limits)];
   }
 
   /** Two-sided p of flipped signs: exact where all differences are alike or they are few. */

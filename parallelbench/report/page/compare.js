@@ -18,15 +18,14 @@
         return Math.min(...of(nfe)) < most ? Math.max(most, ...of(wide)) : most;
       };
       const slower = [[slow(B), ...means.slice(1)], [means[0], slow(A), ...means.slice(2)]]; // a slow sample of B, of A
-      const fewer = slower[Number(means[0] >= means[1])], faster = slower[Number(means[3] * means[1] <= means[2] * means[0])];
       const most = Math.max(100, ...change.map(Math.abs));
       return {
         task: task < 0 ? ALL : data.tasks[task], n: strata.length,
         a: 100 * mean(of(A.score)), b: 100 * mean(of(B.score)),
         difference: bounded(change, -most, most, strata, t), p: signFlipP(change),
         better: change.filter((c) => c > 0).length, worse: change.filter((c) => c < 0).length,
-        nfe: product(columns.slice(0, 2), [1, -1], strata, fewer.slice(0, 2), t),
-        tpf: product(columns, [-1, 1, -1, 1], strata, faster, t),
+        nfe: product(columns.slice(0, 2), [1, -1], strata, slower.map((sample) => sample.slice(0, 2)), t),
+        tpf: product(columns, [-1, 1, -1, 1], strata, slower, t),
       };
     });
   }

@@ -1,9 +1,9 @@
 """The official ParallelBench files: where they lie, their published hashes, and how a row becomes a sample.
 
-Both generations have rows of `input`, `answer` and (not used) perhaps `output_format`, and a prompt template and
-a metric per task. A one-shot row carries its demonstration, itself a row, in `input.icl_examples`; rendered with the
-same template it comes first, as a turn of the user's and one of the assistant's. No text of the benchmark is kept here:
-rows and templates are read from the user's copy.
+Both generations have rows of `input`, `answer` and perhaps `output_format` (not read: the answer says as much), and a
+prompt template and a metric per task. A one-shot row carries its demonstration, itself a row, in `input.icl_examples`;
+rendered with the same template it comes first, as a turn of the user's and one of the assistant's. No text of the
+benchmark is kept here: rows and templates are read from the user's copy.
 """
 
 import ast

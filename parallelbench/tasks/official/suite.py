@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from conf.knobs import Count, Knobs, check
 from parallelbench.tasks.base import Sample, Task
+from parallelbench.tasks.infilling import infilled
 from parallelbench.tasks.official.data import (
     CONFIG,
     LIST_METRICS,
@@ -98,7 +99,8 @@ class OfficialTask:
 @dataclass(frozen=True)
 class OfficialSuite(Knobs):
     """The v1 tasks of a folder: 17, with 1,708 rows, unless `tasks` names others (`waiting_line_n15`
-    for a folder's tasks, `words_to_sentence/easy_n3` for one). grammar, bertscore: as in Suite, for the text tasks."""
+    for a folder's tasks, `words_to_sentence/easy_n3` for one). grammar, bertscore: as in Suite, for the text tasks.
+    infill: as in Suite; published is 1."""
 
     generation: ClassVar[str] = "v1"
 
@@ -106,6 +108,7 @@ class OfficialSuite(Knobs):
     tasks: Sequence[str] = tuple(TASKS)
     grammar: str = "harper"
     bertscore: str | None = None
+    infill: Count | None = None
 
     def build(self) -> list[Task]:
         """Reads the files. Raises ValueError for an unknown or repeated task and for missing or malformed files."""
@@ -114,7 +117,8 @@ class OfficialSuite(Knobs):
         sentences = PUBLISHED["words_to_sentence"].keys() - {CONFIG}
         names = expand(self.tasks, folders, {f"words_to_sentence/{Path(file).stem}" for file in sentences})
         folder = find_data(self.data_dir)
-        return [make_task(read_source(folder, name), "official_v1", self.grammar, self.bertscore) for name in names]
+        tasks = [make_task(read_source(folder, name), "official_v1", self.grammar, self.bertscore) for name in names]
+        return infilled(tasks, self.infill)
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,7 @@ class OfficialV2Suite(Knobs):
     tasks: Sequence[str] = tuple(TASKS_V2)
     grammar: str = "harper"
     bertscore: str | None = None
+    infill: Count | None = None
 
     def build(self) -> list[Task]:
         """Loads the data. Raises ValueError without the package `datasets`, without data, and for malformed rows."""
@@ -139,7 +144,7 @@ class OfficialV2Suite(Knobs):
         for name in expand(self.tasks, TASKS_V2):
             stop = "\n\n\n" if name.startswith("puzzles/") else "\n\n"
             tasks.append(make_task(load_source(self.data_dir, name), "official_v2", self.grammar, self.bertscore, stop))
-        return tasks
+        return infilled(tasks, self.infill)
 
 
 def expand(tasks: Sequence[str], folders: Mapping[str, Sequence[str]], others: Collection[str] = ()) -> list[str]:
