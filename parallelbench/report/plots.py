@@ -206,6 +206,11 @@ class Series:
     style: Literal["line", "dashed", "filled", "hollow", "cross"]
 
 
+def exact(value: float) -> Value:
+    """A value of theory, which has no interval."""
+    return Value(value, value, value, 0)
+
+
 def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
     """Shares in % over a number; several kinds of series beside each other."""
     figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")

@@ -25,7 +25,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from parallelbench.records.record import Run, readable_runs
-from parallelbench.report.markdown import with_interval
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
@@ -144,8 +143,8 @@ def _paragraph(
     timed = len({(run.info["device"], run.config["batch_size"], run.info.get("processes", 1)) for run in group}) == 1
 
     def about(i: int) -> str:
-        seconds = f", {with_interval(values[i][1], '.0f')} tokens/s" if timed else ""
-        return f"{names[i]}, TPF {with_interval(values[i][0], '.2f')}{seconds}"
+        seconds = f", {values[i][1].text('.0f')} tokens/s" if timed else ""
+        return f"{names[i]}, TPF {values[i][0].text('.2f')}{seconds}"
 
     def lost(i: int) -> str:
         upper = upper_limit(choice.loss[i], choice.alpha)

@@ -1,12 +1,11 @@
 """Reports over many runs from disk: a page, Markdown, CSV and plots."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.questions import wording
 from parallelbench.records.record import Record, Run
 from parallelbench.report import plots
@@ -298,7 +297,5 @@ def _six(cell: float | str) -> str:
 
 
 def _write_csv(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
-    with replacing(path) as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for line in lines for key in line)))
-        writer.writeheader()
-        writer.writerows(lines)
+    heads = list(dict.fromkeys(key for line in lines for key in line))
+    write_csv(path, [heads, *([line.get(key, "") for key in heads] for line in lines)])
