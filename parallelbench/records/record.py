@@ -16,6 +16,7 @@ from parallelbench.records.facts import Facts
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
 from parallelbench.records.shape import check
 from parallelbench.records.shards import Shards
+from parallelbench.tasks.base import Sample
 
 SCHEMA = 1
 CONFIG, RUN = "config.yaml", "run.json"
@@ -62,6 +63,11 @@ class Record:
     def seconds(self) -> float:
         """Its part of the run's seconds. Runs of before share_s decoded batch by batch, and latency_s is a batch's."""
         return self.latency_s / self.batch_size if self.share_s is None else self.share_s
+
+    @property
+    def sample(self) -> Sample:
+        """What its scorer was given."""
+        return Sample(self.id, self.task, [{"role": "user", "content": self.prompt}], self.data, self.target)
 
 
 def prompt_sha(prompt: str) -> str:
