@@ -18,7 +18,7 @@ from parallelbench.stats.curves import curve_names, run_names, shown_knobs
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Paired, marks, pair
-from parallelbench.stats.sweeps import oracle
+from parallelbench.stats.sweeps import oracle, places
 
 ORACLE = "oracle"
 LEGEND = (
@@ -46,8 +46,7 @@ def main(arguments: Sequence[str]) -> str:
     runs = suite_runs(paths)
     paired = pair(runs)
     strategies = curve_names(run_names(runs), runs)
-    sweeps = {name: [i for i, other in enumerate(strategies) if other == name] for name in dict.fromkeys(strategies)}
-    sweeps = {name: at for name, at in sweeps.items() if len(at) > 1}
+    sweeps = {name: at for name, at in places(strategies).items() if len(at) > 1}
     if not sweeps:
         raise ValueError("an oracle chooses among the runs of one sweep; give at least two that differ in a knob only")
     knobs = [", ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items()) for run in runs]

@@ -30,8 +30,11 @@ MAX_CURVES = 8  # more are drawn alike
 
 @dataclass(frozen=True)
 class Point:
-    """One row of frontier.csv: a run, or its decoder on the ideal model, on one task. nfe: mean forwards. bound: best
-    possible accuracy of sampling at that mean."""
+    """One row of frontier.csv: a run, or its decoder on the ideal model, on one task.
+
+    nfe: mean forwards.
+    bound: best possible accuracy of sampling at that mean.
+    """
 
     run: str
     task: str
@@ -43,8 +46,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Best:
-    """One row of bounds.csv: answers of n items in at most `steps` forwards. kl_items, kl_tokens: optimal L*_T in bits
-    where an item is one token, and for the answer's real tokens. accuracy: best possible accuracy of sampling items."""
+    """One row of bounds.csv: answers of n items in at most `steps` forwards.
+
+    kl_items, kl_tokens: optimal L*_T in bits, where an item is one token, and for the answer's real tokens.
+    accuracy: best possible accuracy of sampling items.
+    """
 
     task: str
     n: int

@@ -96,8 +96,7 @@ def in_tokens(
         raise ValueError(f"an answer takes {longest} tokens, but the run decoded {length}")
     padded = torch.tensor([row + [tokenizer.eos_token_id] * (length - len(row)) for row in rows])
     ids, dense = padded.unique(return_inverse=True)
-    weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
-    return Enumerated(dense, weights), ids.tolist()
+    return Enumerated.uniform(dense), ids.tolist()
 
 
 def tasks_of(runs: Sequence[Run]) -> list[str]:
@@ -127,5 +126,4 @@ def shapes_of(task: str, runs: Sequence[Run]) -> list[Shape]:
 def _items(listed: Sequence[Sequence[str]]) -> Enumerated:
     """Answers with one token per person."""
     people = {person: i for i, person in enumerate(dict.fromkeys(person for answer in listed for person in answer))}
-    rows = torch.tensor([[people[person] for person in answer] for answer in listed])
-    return Enumerated(rows, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64))
+    return Enumerated.uniform(torch.tensor([[people[person] for person in answer] for answer in listed]))

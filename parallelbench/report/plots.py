@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 from parallelbench.records.files import replace_file
+from parallelbench.records.record import NEVER, Record
 from parallelbench.report.drawing.labels import Box, place
 from parallelbench.report.drawing.style import GREY, MARKERS, RC, curve_looks
 from parallelbench.stats.intervals import Value
@@ -270,17 +271,20 @@ def _draw_series(axes: Axes, series: Sequence[Series]) -> None:
     axes.set_ylim(-4, 104)
 
 
-def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Rows of unlike lengths as `[rows, columns]`; -1 stands for no commit."""
-    return np.array(list(zip_longest(*rows, fillvalue=-1))).T
+def orders(records: Sequence[Record]) -> dict[str, list[Sequence[int]]]:
+    """The forwards that committed each sample's columns, by task."""
+    by_task: dict[str, list[Sequence[int]]] = {}
+    for record in records:
+        by_task.setdefault(record.task, []).append(record.committed_at)
+    return by_task
 
 
-def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:
-    """Mean forward at which each response column was committed, one row per task. orders[task] is `[samples,
-    columns]`."""
-    width = max(order.shape[1] for order in orders.values())
+def commit_order(orders: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
+    """Mean forward at which each response column was committed, one row per task."""
+    width = max(len(columns) for rows in orders.values() for columns in rows)
     mean = np.full((len(orders), width), np.nan)
-    for i, order in enumerate(orders.values()):
+    for i, rows in enumerate(orders.values()):
+        order = np.array(list(zip_longest(*rows, fillvalue=NEVER))).T
         committed = np.where(order >= 0, order, np.nan)
         counts = (order >= 0).sum(0)
         shown = counts > 0

@@ -87,13 +87,10 @@ def _numbers(row: Mapping[str, Value]) -> list[float | None]:
 
 def _figures(run: Run, metrics: Mapping[str, Mapping[str, Value]]) -> dict[str, plots.Figure]:
     (name,) = run_names([run])
-    orders: dict[str, list[Sequence[int]]] = {}
-    for record in run.records:
-        orders.setdefault(record.task, []).append(record.committed_at)
     bars = {name: {task: row["score"] for task, row in metrics.items()}}
     return {
         "tasks": plots.task_bars(bars, [name], "score per task, 95 % intervals"),
-        "commit_order": plots.commit_order({t: plots.padded(rows) for t, rows in orders.items()}, f"commits, {name}"),
+        "commit_order": plots.commit_order(plots.orders(run.records), f"commits, {name}"),
     }
 
 

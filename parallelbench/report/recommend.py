@@ -43,9 +43,16 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Choice:
-    """reference, best: places of runs, best None where no faster run is certain. within: the runs that are. alpha: the
-    share of ALPHA that each test has. loss: of each sample, in [-1, 1], `[runs, samples]`. needed: the samples that
-    would show each run to be within the bound if nothing changed, infinite where its loss is not, `[runs]`."""
+    """What is recommended; runs are named by their places.
+
+    reference: the run that others are compared with.
+    best: the fastest run that is certain to be within the bound. None: no faster one is.
+    within: all runs that are certain to be.
+    alpha: each test's share of ALPHA.
+    loss: of each sample, in [-1, 1], `[runs, samples]`.
+    needed: samples that would make each run certain if nothing else changed, `[runs]`; infinite where its loss is
+        larger than the bound.
+    """
 
     reference: int
     best: int | None

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.questions import wording
-from parallelbench.records.record import Record, Run
+from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.drafts import draft_lines
 from parallelbench.report.markdown import table_row
@@ -18,6 +16,7 @@ from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, LEGEND, METRICS, aggregate, measure
+from parallelbench.stats.paired import check_versions
 from parallelbench.stats.speed_at_quality import equal_quality, reference_curve
 from parallelbench.stats.table import measured_on
 from parallelbench.stats.wordings import across_wordings
@@ -54,7 +53,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
-    _check_versions(runs)
+    check_versions(runs)
     out_folder(out_dir)
     runs = _in_order(runs)
     names = run_names(runs)
@@ -92,7 +91,8 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
     methods = [name for name, run in by_name.items() if not run.facts.is_ceiling] or names
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(methods, metrics)}.items():
-        plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
+        orders = plots.orders(by_name[name].records)
+        plots.save(plots.commit_order(orders, f"order of commits, {name}"), out_dir / file)
 
     text = _markdown(
         names,
@@ -165,13 +165,6 @@ def _fastest_good(names: Sequence[str], metrics: Metrics) -> str:
     best = max(metrics[name][ALL]["score"].value for name in names)
     good = [name for name in names if metrics[name][ALL]["score"].value >= best - 0.02]
     return max(good, key=lambda name: metrics[name][ALL]["tpf"].value)
-
-
-def _orders(run: Run) -> dict[str, np.ndarray]:
-    by_task: dict[str, list[Sequence[int]]] = {}
-    for record in run.records:
-        by_task.setdefault(record.task, []).append(record.committed_at)
-    return {task: plots.padded(rows) for task, rows in by_task.items()}
 
 
 def _markdown(
@@ -251,18 +244,6 @@ def _measured_speedup(run: Run, baseline: Run | None) -> float | None:
     if not shared:
         return None
     return sum(slow[record.id, record.prompt_sha] for record in shared) / sum(record.nfe for record in shared)
-
-
-def _check_versions(runs: Sequence[Run]) -> None:
-    versions: dict[str, Record] = {}
-    for run in runs:
-        for record in run.records:
-            other = versions.setdefault(record.task, record)
-            if other.task_version != record.task_version:
-                raise ValueError(
-                    f"{run.folder} has version {record.task_version} of {record.task}, another run has version "
-                    f"{other.task_version}; report them apart or run one again"
-                )
 
 
 def _write_summary(path: Path, runs: Sequence[Run], metrics: Metrics) -> None:
