@@ -29,13 +29,20 @@ LEAST = {"num_tokens": 0, "nfe": 1, "queried": 0, "batch_size": 1}
 class Record:
     """One decoded and scored sample.
 
-    prompt: the user's text; data, target: what the scorer needs. num_tokens: decoded tokens before EOS (those of
-    token_ids that were not given). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each
-    response column, NEVER for none. latency_s: wall seconds of its forwards, whoever shared them. share_s: its part of
-    the run's seconds: those of each forward, divided evenly among the samples in it. batch: the first of the batch_size
-    samples that stood together in the queue. drafts: for each forward that verified some its number, how many drafts it
-    was given, how many were written, and 1 where the verifier's likeliest tokens behind those were too close to tell,
-    else 0.
+    prompt: the user's text.
+    prompt_sha: `prompt_sha` of it.
+    data, target: what the scorer needs, and one right answer.
+    token_ids: the response before its EOS.
+    num_tokens: how many of them were decoded. Tokens that a template gave do not count.
+    nfe: forwards.
+    queried: columns that all forwards computed.
+    committed_at: the forward, from 0, that wrote each response column; NEVER where none did.
+    stopped_by: as in `decoders.loop.DecodedRow`.
+    latency_s: wall seconds of its forwards, also of those that it shared.
+    batch_size, batch: how many samples stood together in the queue, and the id of the first of them.
+    drafts: four numbers for each forward that verified drafts: which forward it was, how many drafts it was given, how
+        many of them it wrote, and whether (1 or 0) the next tokens were too close to tell.
+    share_s: its part of the run's seconds. Those of each forward are divided evenly among the samples in it.
     """
 
     id: str

@@ -11,11 +11,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import Annotated
 
-from conf.knobs import In, Knobs
+from conf.knobs import Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 
+HOLES = 4  # empty cells of a Sudoku
 LATIN_WORDINGS = (
     "{symbols}\nFill a 4x4 Latin square with these symbols. Answer with four lines of comma-separated symbols only.",
     "{symbols}\nWrite a 4x4 grid in which each row and each column holds every one of these symbols once. Reply with "
@@ -71,17 +71,16 @@ class LatinSquare(Knobs):
 
 @dataclass(frozen=True)
 class Sudoku(Knobs):
-    """Complete a 4x4 Sudoku with `holes` empty cells and exactly one solution."""
+    """Complete a 4x4 Sudoku with four empty cells and exactly one solution."""
 
-    holes: Annotated[int, In("[1, 10]", "empty cells")] = 4
     name: str = "puzzle/sudoku_n4"
     version: str = "1"
 
     def draw(self, rng: random.Random, index: int) -> Draw:
         grid = rng.choice(sudoku_grids())
-        holes = set(rng.sample(range(16), self.holes))
+        holes = set(rng.sample(range(16), HOLES))
         while not _has_one_solution(grid, holes):
-            holes = set(rng.sample(range(16), self.holes))
+            holes = set(rng.sample(range(16), HOLES))
         cells = ["0" if i in holes else str(digit) for i, digit in enumerate(grid)]
         puzzle, target = _write_grid(cells), _write_grid([str(digit) for digit in grid])
         prompt, *wordings = (wording.format(grid=puzzle) for wording in SUDOKU_WORDINGS)
