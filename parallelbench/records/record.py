@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any
 
 import yaml
 
 from parallelbench.records.compat import as_written_today, first_paths, unstated_facts
 from parallelbench.records.facts import Facts
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
+from parallelbench.records.layout import Choices, Config, Info, Scores, SuiteConfig
 from parallelbench.records.shape import check
 from parallelbench.records.shards import Shards
 from parallelbench.tasks.base import Sample
@@ -94,77 +95,12 @@ def _record(values: Any) -> Record:
     return Record(**values)
 
 
-class Scores(TypedDict):
-    """What every scorer says; it may say more."""
-
-    score: float
-    score_strict: float
-
-
 SAMPLES = Shards(
     "samples",
     dump=lambda record: to_json({name: value for name, value in asdict(record).items() if name not in NEW or value}),
     load=_record,
     what=("a record", "restore the file or delete it"),
 )
-
-
-class Info(TypedDict):
-    """What readers take from run.json, which may hold more."""
-
-    status: Literal["partial", "done"]
-    config_hash: str
-    choices: Mapping[str, str]
-    model: str
-    device: str
-    processes: NotRequired[int]
-    identity: NotRequired["Identity"]
-    git: NotRequired["Git | None"]
-    is_baseline: NotRequired[bool]
-    fixed_number: NotRequired[bool]
-    is_ceiling: NotRequired[bool]
-    generation: NotRequired[str]
-    knobs: NotRequired[Mapping[str, object]]
-
-
-class Identity(TypedDict):
-    weights: NotRequired[str]
-    tasks: NotRequired[Mapping[str, str]]
-
-
-class Git(TypedDict):
-    commit: str
-    dirty: bool
-
-
-class Choices(TypedDict):
-    """Names of config groups; a run that no command has made has none."""
-
-    model: str
-    decoder: str
-    cache: str
-    stop: str
-    suite: str
-
-
-class Config(TypedDict):
-    """What readers take from config.yaml."""
-
-    decoder: Mapping[str, object]
-    suite: Mapping[str, object]
-    batch_size: int
-
-
-class SuiteConfig(Config):
-    """The same of a run that a command has made."""
-
-    model: Mapping[str, object]
-    cache: Mapping[str, object]
-    stop: Mapping[str, object]
-    limit: int
-    seed: int
-    gen_length: int | None
-    block_length: int | None
 
 
 @dataclass(frozen=True)

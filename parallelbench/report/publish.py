@@ -16,6 +16,7 @@ from parallelbench.report.sinks import Log, Logs, Row, Sinks
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, METRICS, aggregate
+from parallelbench.stats.order import commits_by_task
 
 SENT = "sent.json"
 SAMPLES_SHOWN = 20  # of each task
@@ -90,7 +91,7 @@ def _figures(run: Run, metrics: Mapping[str, Mapping[str, Value]]) -> dict[str, 
     bars = {name: {task: row["score"] for task, row in metrics.items()}}
     return {
         "tasks": plots.task_bars(bars, [name], "score per task, 95 % intervals"),
-        "commit_order": plots.commit_order(plots.orders(run.records), f"commits, {name}"),
+        "commit_order": plots.commit_order(commits_by_task(run.records), f"commits, {name}"),
     }
 
 

@@ -16,6 +16,7 @@ from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, LEGEND, METRICS, aggregate, measure
+from parallelbench.stats.order import commits_by_task
 from parallelbench.stats.paired import check_versions
 from parallelbench.stats.speed_at_quality import equal_quality, reference_curve
 from parallelbench.stats.table import measured_on
@@ -91,7 +92,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
     methods = [name for name, run in by_name.items() if not run.facts.is_ceiling] or names
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(methods, metrics)}.items():
-        orders = plots.orders(by_name[name].records)
+        orders = commits_by_task(by_name[name].records)
         plots.save(plots.commit_order(orders, f"order of commits, {name}"), out_dir / file)
 
     text = _markdown(
