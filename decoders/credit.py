@@ -46,13 +46,9 @@ class Credit(LogitTransform):
 
     def init(self, shape: Shape) -> Memory:
         if self.slots is None:
-            size = (shape.batch, shape.window, shape.vocab)
-            return {"credit": torch.zeros(size, device=shape.device)}
-        size = (shape.batch, shape.window, min(self.slots, shape.vocab))
-        return {
-            "credit": torch.zeros(size, device=shape.device),
-            "token": torch.zeros(size, dtype=torch.long, device=shape.device),
-        }
+            return {"credit": shape.zeros(shape.window, shape.vocab)}
+        size = (shape.window, min(self.slots, shape.vocab))
+        return {"credit": shape.zeros(*size), "token": shape.zeros(*size, dtype=torch.long)}
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         alpha, beta, gamma = self.alpha, self.beta, self.gamma

@@ -144,14 +144,5 @@ def encode_template(model: DenoisingLM, template: Template) -> list[int]:
 def describe(model: LanguageModel, rows: Iterable[DecodedRow]) -> Iterator[Generation]:
     """Decoded rows as generations with text."""
     for row in rows:
-        yield Generation(
-            model.decode(row.token_ids),
-            row.token_ids,
-            row.num_tokens,
-            row.nfe,
-            row.queried,
-            row.tokens_per_forward,
-            row.stopped_by,
-            row.committed_at,
-            row.drafts,
-        )
+        counts = {"num_tokens": row.num_tokens, "tokens_per_forward": row.tokens_per_forward}
+        yield Generation(model.decode(row.token_ids), **counts, **vars(row))

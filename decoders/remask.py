@@ -21,7 +21,7 @@ from dllm.spec import ModelSpec
 
 def _confidences(shape: Shape) -> Memory:
     """Memory for the confidence of each position at its commit."""
-    return {"confidence": torch.zeros((shape.batch, shape.window), device=shape.device)}
+    return {"confidence": shape.zeros(shape.window)}
 
 
 def _keep(memory: Memory, write: Bool[Tensor, "B W"], candidates: Candidates) -> Float[Tensor, "B W"]:
@@ -77,7 +77,7 @@ class Wino(Revise):
             raise ValueError("this decoder shows MASK beside its tokens, which a uniform-state model never saw")
 
     def init(self, shape: Shape) -> Memory:
-        return {"last": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+        return {"last": shape.zeros(dtype=torch.long)}
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         assert view.shadow is not None
@@ -114,7 +114,7 @@ class TokenEdit(Revise):
     settled: Share | None = None
 
     def init(self, shape: Shape) -> Memory:
-        return {"post": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+        return {"post": shape.zeros(dtype=torch.long)}
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         best = view.logits.top[1]
@@ -170,7 +170,7 @@ class LoopRule(CommitRule):
     after: Count = 28
 
     def init(self, shape: Shape) -> Memory:
-        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+        return {"masks": shape.zeros(dtype=torch.long)}
 
     def is_extra(self, step: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
         first = min(self.after, self.steps)
@@ -290,8 +290,7 @@ class Renoise(Revise):
     confident: Weight = 0.005
 
     def init(self, shape: Shape) -> Memory:
-        zeros = torch.zeros((shape.batch, shape.window), dtype=torch.long, device=shape.device)
-        return {"best": zeros, "same": zeros[:, 0].clone()}
+        return {"best": shape.zeros(shape.window, dtype=torch.long), "same": shape.zeros(dtype=torch.long)}
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         best, same = view.logits.top[1], memory["same"]

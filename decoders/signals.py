@@ -54,9 +54,8 @@ def signals(view: View) -> Signals:
 
 def feature_memory(shape: Shape) -> Memory:
     """What `features` keeps from one step of a window to the next."""
-    size = (shape.batch, shape.window)
-    numbers = {name: torch.zeros(size, device=shape.device) for name in ("prob", "stable")}
-    return {"tokens": torch.zeros(size, dtype=torch.long, device=shape.device), **numbers}
+    numbers = {name: shape.zeros(shape.window) for name in ("prob", "stable")}
+    return {"tokens": shape.zeros(shape.window, dtype=torch.long), **numbers}
 
 
 def features(s: Signals, memory: Memory) -> Float[Tensor, "B W 14"]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from conf.knobs import Count, Positive, Share, Weight
@@ -39,9 +39,8 @@ class SlowFast(Revise):
     spread: Weight = 1.0
 
     def init(self, shape: Shape) -> Memory:
-        zeros = torch.zeros(shape.batch, dtype=torch.long, device=shape.device)
-        estimates = torch.zeros((shape.batch, self.agree), device=shape.device)
-        return {"start": zeros.clone(), "end": zeros.clone(), "made": zeros.clone(), "estimates": estimates}
+        numbers = {name: shape.zeros(dtype=torch.long) for name in ("start", "end", "made")}
+        return {**numbers, "estimates": shape.zeros(self.agree)}
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         start, end, made = memory["start"], memory["end"], memory["made"]
@@ -77,12 +76,8 @@ class SlowFast(Revise):
         length = (torch.where(far, position + 1, 0).amax(1) - start).clamp(min=1)
         newest = torch.cat([estimates[:, 1:], length[:, None].to(estimates.dtype)], 1)
         estimates.copy_(torch.where(exploring[:, None], newest, estimates))
-        steady = (made + 1 >= self.agree) & (_deviation(estimates) < self.spread)
+        steady = (made + 1 >= self.agree) & (estimates.std(1, correction=0) < self.spread)
         settles = exploring & (end == 0) & (steady | (made + 1 >= self.explore))
         recent = torch.arange(self.agree, device=made.device) >= self.agree - 1 - made[:, None]
         mean = (estimates * recent).sum(1) / recent.sum(1)
         end.copy_(torch.where(settles, start + torch.where(steady, length, mean.long()), end))
-
-
-def _deviation(values: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
-    return values.std(1, correction=0)

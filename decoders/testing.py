@@ -7,7 +7,6 @@ several dtypes and blocks, batched and alone.
 import collections
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -236,7 +235,7 @@ def _check_sync_and_purity(decoder: Decoder, block_len: int) -> None:
     before = [view.tokens.clone(), view.masked.clone(), view.live.clone(), view.logits.values.clone()]
     memory = decoder.init(Shape(3, block_len, VOCAB, torch.device("cpu")))
     decoder.step(_view(decoder, 0, block_len, seed=5), memory)
-    with no_host_sync():
+    with _NoSync():
         decoder.step(view, memory)
     after = [view.tokens, view.masked, view.live, view.logits.values]
     assert all(a.equal(b) for a, b in zip(before, after, strict=True)), "the view is changed in place"
@@ -253,6 +252,8 @@ def waits_for_device(operation: OpOverload, args: Sequence[Any]) -> bool:
 
 
 class _NoSync(TorchDispatchMode):
+    """Inside, any operation that must read a tensor's values on the host raises AssertionError; works on the CPU."""
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert not waits_for_device(func, args), f"the step waits for the device: {func.overloadpacket.__name__}"
         return func(*args, **(kwargs or {}))
@@ -291,10 +292,3 @@ def peak_temporaries(decoder: Decoder, vocab: int = 4096, block_len: int = 16) -
     with _Peak(logits.nbytes // 4) as tracker:
         decoder.step(replace(view, logits=Logits(logits)), memory)
     return tracker.peak / logits.nbytes
-
-
-@contextmanager
-def no_host_sync() -> Iterator[None]:
-    """Inside, any operation that must read a tensor's values on the host raises AssertionError; works on the CPU."""
-    with _NoSync():
-        yield

@@ -32,6 +32,10 @@ class Shape:
     vocab: int
     device: torch.device
 
+    def zeros(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A part's empty memory, `[B, *sizes]`."""
+        return torch.zeros((self.batch, *sizes), dtype=dtype, device=self.device)
+
 
 @dataclass(frozen=True)
 class View:

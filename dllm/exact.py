@@ -63,6 +63,11 @@ class Enumerated:
         if abs(float(self.weights.sum()) - 1) > 1e-6:
             raise ValueError(f"the weights of the answers sum to {float(self.weights.sum()):.6g}, not to 1")
 
+    @classmethod
+    def uniform(cls, answers: Int[Tensor, "A n"]) -> "Enumerated":
+        """All answers equally likely."""
+        return cls(answers, torch.full((len(answers),), 1 / len(answers), dtype=torch.float64))
+
     @property
     def length(self) -> int:
         return self.answers.shape[1]
@@ -119,7 +124,7 @@ class Permutations:
     def enumerated(self) -> Enumerated:
         """All n! answers as a list."""
         answers = torch.tensor(list(permutations(range(self.length)))[0 if self.identity else 1 :])  # it comes first
-        return Enumerated(answers, torch.full((len(answers),), 1 / len(answers), dtype=torch.float64))
+        return Enumerated.uniform(answers)
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ class OneReplaced:
 
     def enumerated(self) -> Enumerated:
         answers = torch.arange(self.length).repeat(self.length, 1).fill_diagonal_(self.length)
-        return Enumerated(answers, torch.full((self.length,), 1 / self.length, dtype=torch.float64))
+        return Enumerated.uniform(answers)
 
 
 @dataclass(frozen=True)

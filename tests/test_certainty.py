@@ -171,9 +171,9 @@ def test_no_correct_prediction_gives_no_certainty_and_still_a_gradient(monkeypat
     ("settings", "message"),
     [
         ({"consistency": 0.0, "certainty": 0.0}, "not both 0"),
-        ({"temperature": 0.0}, "temperature is positive"),
-        ({"block_len": 0}, "at least 1 column"),
-        ({"mask_ratio": 1.0}, "a share in"),
+        ({"temperature": 0.0}, r"temperature=0.0 of CertaintyForcing; give a number in \(0, 1e6\]"),
+        ({"block_len": 0}, r"block_len=0 of CertaintyForcing; give a whole number in \[1, 1e6\] or null"),
+        ({"mask_ratio": 1.0}, r"mask_ratio=1.0 .*; give a number in \(0, 1\) or uniform"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, message) -> None:
@@ -309,8 +309,8 @@ def test_the_command_distils_the_shipped_model_and_repeats_nothing(tmp_path) -> 
     [
         (["data_seed=3"], "smaller seeds belong to the benchmark"),
         (["gen_length=40"], "not a multiple of block_length=32"),
-        (["objective.certainty=-1.0"], "weights are >= 0"),
-        (["lora={r: 0}"], "a rank is at least 1"),
+        (["objective.certainty=-1.0"], "certainty=-1.0 of CertaintyForcing; give a number in [0, 1e6]"),
+        (["lora={r: 0}"], "r=0 of Lora; give a whole number in [1, 1e6]"),
         (["gen_length=4", "block_length=4"], "is correct, so there is nothing to learn from"),
     ],
 )

@@ -141,7 +141,7 @@ def test_validation_of_the_tasks_is_what_is_never_trained_on() -> None:
         ({"source": "nobody/nothing"}, r"data.source=nobody/nothing cannot be read"),
         ({"messages": "m", "text": "t"}, "give one of them"),
         ({"streamed": True}, r"data.limit rows; give it"),
-        ({"batch_size": 0}, r"data.batch_size=0 is too small"),
+        ({"batch_size": 0}, r"batch_size=0 of Rows; give a whole number in \[1, 1e6\]"),
         ({"pack": 100}, "a packed canvas takes"),
     ],
 )

@@ -177,7 +177,8 @@ def test_drafts_by_confidence_and_from_the_left_end_with_every_column_decided() 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tv": 0.0, "kl": 0.0}, "weights are >= 0"),
+        ({"tv": 0.0, "kl": 0.0}, "weights that are not all 0"),
+        ({"causal": -1.0}, "causal=-1.0"),
         ({"decay": 0.0}, "decay=0.0"),
         ({"groups": [2]}, "each a weight"),
         ({"reveal": 1.5}, "reveal=1.5"),

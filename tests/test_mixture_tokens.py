@@ -83,7 +83,7 @@ def test_a_mixture_draws_wordings_and_widths():
 @pytest.mark.parametrize(
     ("knob", "message"),
     [
-        ({"templates": (0, 4)}, "template 4 of task 'waiting_line/copy', whose other ones are 1 to 3"),
+        ({"templates": (0, 4)}, "wording 4 of task 'waiting_line/copy', whose other ones are 1 to 3"),
         ({"least_lens": (0, 64), "response_lens": (8, 32)}, "least_lens=\\[0, 64\\] exceed"),
     ],
 )
@@ -93,7 +93,7 @@ def test_what_no_batch_could_be_made_of_is_refused(knob, message):
 
 
 def test_tokens_are_refused_for_wordings_that_are_not_there_and_where_mask_stands():
-    with pytest.raises(ValueError, match="template 9"):
+    with pytest.raises(ValueError, match="wording 9"):
         phrases(templates=(9,))
     model = dllm.load("tiny")
     model.spec = replace(model.spec, mask_id=len(model.tokenizer))

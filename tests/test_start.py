@@ -166,7 +166,7 @@ def test_drafts_only_leave_the_stock_model_as_it_is_and_resume_to_the_same_weigh
             "more than data.max_length=9",
         ),
         (["init=base", "adapter=wrong"], "adapter 'wrong' has factors"),
-        (["init=base", "lora={r: 0}"], "a rank is at least 1"),
+        (["init=base", "lora={r: 0}"], "r=0 of Lora; give a whole number"),
         (["lora={r: 4}"], "name it with init="),
     ],
 )

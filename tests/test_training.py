@@ -120,7 +120,7 @@ def test_block_diffusion_shows_later_blocks_what_is_masked_before_them() -> None
     share = masked.float().unflatten(2, (4, 8)).mean(3)
     inside = start.unflatten(1, (4, 8))[:, :, 0] < torch.tensor([8, 16, 24, 32])
     assert share[:, :, 1:3][:, inside[:, 1:3]].mean() > 0.7 > 0.6 > share[:, :, 1:3][:, ~inside[:, 1:3]].mean() > 0.4
-    with pytest.raises(ValueError, match="group=0; blocks that are masked together are at least 1"):
+    with pytest.raises(ValueError, match="group=0 of BlockDiffusion; give a whole number"):
         BlockDiffusion(group=0)
 
 

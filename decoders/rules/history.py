@@ -34,13 +34,9 @@ class Klass(CommitRule):
     take: Literal["all", "max_conf", "min_kl"] = "all"
 
     def init(self, shape: Shape) -> Memory:
-        size, number = (shape.batch, shape.window), torch.zeros(shape.batch, dtype=torch.long, device=shape.device)
-        return {
-            "log_prob": torch.zeros((*size, shape.vocab), device=shape.device),
-            "stable": torch.zeros(size, dtype=torch.long, device=shape.device),
-            "block": number.clone(),
-            "since": number.clone(),
-        }
+        numbers = {name: shape.zeros(dtype=torch.long) for name in ("block", "since")}
+        stable = shape.zeros(shape.window, dtype=torch.long)
+        return {"log_prob": shape.zeros(shape.window, shape.vocab), "stable": stable, **numbers}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         divergence = _divergence(view, memory["log_prob"])
@@ -92,11 +88,7 @@ class DynamicThreshold(CommitRule):
     rise: Weight = 0.1
 
     def init(self, shape: Shape) -> Memory:
-        size = (shape.batch, shape.window)
-        return {
-            "prob": torch.zeros((*size, shape.vocab), device=shape.device),
-            "shift": torch.zeros(size, device=shape.device),
-        }
+        return {"prob": shape.zeros(shape.window, shape.vocab), "shift": shape.zeros(shape.window)}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         previous, shift = memory["prob"], memory["shift"]
@@ -127,8 +119,7 @@ class Horizon(CommitRule):
     patience: Count = 8
 
     def init(self, shape: Shape) -> Memory:
-        zeros = torch.zeros(shape.batch, device=shape.device)
-        return {"horizon": zeros.clone(), "span": zeros.clone(), "waited": zeros.clone()}
+        return {name: shape.zeros() for name in ("horizon", "span", "waited")}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         horizon, span, waited = memory["horizon"], memory["span"], memory["waited"]
@@ -191,8 +182,7 @@ class RunningMean(CommitRule):
     """
 
     def init(self, shape: Shape) -> Memory:
-        zeros = torch.zeros(shape.batch, device=shape.device)
-        return {"sum": zeros.clone(), "number": zeros.clone()}
+        return {"sum": shape.zeros(), "number": shape.zeros()}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         total, number = memory["sum"], memory["number"]

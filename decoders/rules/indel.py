@@ -49,10 +49,9 @@ class InDel(Revise):
 
     def init(self, shape: Shape) -> Memory:
         steps = shape.window + self.budget + 2
-        made = torch.zeros(shape.batch, steps, shape.window, dtype=torch.long, device=shape.device)
-        former = torch.zeros(shape.batch, shape.window, dtype=torch.bool, device=shape.device)
-        post = torch.zeros(shape.batch, dtype=torch.long, device=shape.device)
-        return {"former": former, "post": post, "states": made, "written": made.clone()}
+        made = {name: shape.zeros(steps, shape.window, dtype=torch.long) for name in ("states", "written")}
+        former = shape.zeros(shape.window, dtype=torch.bool)
+        return {"former": former, "post": shape.zeros(dtype=torch.long), **made}
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         assert view.spec.delete_id is not None and view.spec.split_id is not None, "check refuses others"

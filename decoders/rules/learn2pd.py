@@ -112,7 +112,7 @@ class Learn2PD(CommitRule):
 
     def init(self, shape: Shape) -> Memory:
         self.network.to(shape.device)
-        accepted = torch.zeros((shape.batch, shape.window), dtype=torch.bool, device=shape.device)
+        accepted = shape.zeros(shape.window, dtype=torch.bool)
         return {"accepted": accepted} | (Schedule(self.steps).init(shape) if self.steps else {})
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:

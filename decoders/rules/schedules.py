@@ -35,7 +35,7 @@ class Schedule(CommitRule):
     steps: Count = 16
 
     def init(self, shape: Shape) -> Memory:
-        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+        return {"masks": shape.zeros(dtype=torch.long)}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return take(view, candidates, self.number(view, memory))
@@ -84,7 +84,7 @@ class MaskGit(CommitRule):
             raise ValueError(f"mode={self.mode!r} of MaskGit; give linear, cosine or pow2 (or another exponent)")
 
     def init(self, shape: Shape) -> Memory:
-        return {"masks": torch.zeros(shape.batch, dtype=torch.long, device=shape.device)}
+        return {"masks": shape.zeros(dtype=torch.long)}
 
     def left(self, view: View, memory: Memory) -> Int[Tensor, " B"]:
         """Masks that remain after this step."""

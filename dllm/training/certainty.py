@@ -9,19 +9,20 @@ from all MASK needs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from conf.knobs import Count, In, Knobs, Positive, Weight
 from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch, active_block
 
 
 @dataclass(frozen=True)
-class CertaintyForcing:
+class CertaintyForcing(Knobs):
     """L = consistency * CE + certainty * H, summed over two complementary views of one block (section 3.3).
 
     CE: cross-entropy to the trajectory's tokens, mean over the masked columns of the active block.
@@ -37,27 +38,18 @@ class CertaintyForcing:
     mask_ratio 0.5, blocks of the canvas.
     """
 
-    consistency: float = 1.0
-    certainty: float = 2.0
-    temperature: float = 0.5
-    block_len: int | None = 32
-    mask_ratio: float | Literal["uniform"] = 0.5
+    consistency: Weight = 1.0
+    certainty: Weight = 2.0
+    temperature: Positive = 0.5
+    block_len: Count | None = 32
+    mask_ratio: Annotated[float, In("(0, 1)")] | Literal["uniform"] = 0.5
     blocks: Literal["canvas", "text"] = "canvas"
     scaffold: Sequence[int] = ()  # what every objective is given; not used
 
     def __post_init__(self) -> None:
-        if min(self.consistency, self.certainty) < 0 or self.consistency + self.certainty == 0:
-            raise ValueError(
-                f"consistency={self.consistency}, certainty={self.certainty}; weights are >= 0 and not both 0"
-            )
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature}; the entropy's temperature is positive")
-        if self.block_len is not None and self.block_len < 1:
-            raise ValueError(f"block_len={self.block_len}; a block has at least 1 column (null: the whole response)")
-        if self.blocks not in ("canvas", "text"):
-            raise ValueError(f"blocks={self.blocks!r}; choose canvas or text")
-        if self.mask_ratio != "uniform" and not 0 < float(self.mask_ratio) < 1:
-            raise ValueError(f'mask_ratio={self.mask_ratio}; it is a share in (0, 1), or "uniform"')
+        super().__post_init__()
+        if self.consistency + self.certainty == 0:
+            raise ValueError("consistency=0 and certainty=0 of CertaintyForcing; give weights that are not both 0")
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean over rows of the sum of both views. Draws on the CPU; the model may be elsewhere."""

@@ -13,7 +13,7 @@ MASKs at 8, 9 and 10 predict 9, 10 and 11.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,12 +21,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import DynamicCache
 
+from conf.knobs import Count, In, Knobs, Share, Weight
 from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch
 
 
 @dataclass(frozen=True)
-class Drafting:
+class Drafting(Knobs):
     """Mean over drafted columns of tv * TV + kl * KL + label * CE, a column's weight falling by `decay` from one of a
     group to the next.
 
@@ -41,31 +42,25 @@ class Drafting:
     causal: weight of the clean stream's own next-token loss, for a model whose clean stream is trained too.
     """
 
-    tv: float = 1.0
-    kl: float = 0.1
-    label: float = 0.0
-    decay: float = 0.8
-    groups: Sequence[int] = (2, 4, 8)
-    group_weights: Sequence[float] = (0.2, 0.4, 0.4)
-    anchors: int = 16
-    reveal: float = 0.0
-    causal: float = 0.0
+    tv: Weight = 1.0
+    kl: Weight = 0.1
+    label: Weight = 0.0
+    decay: Annotated[float, In("(0, 1]")] = 0.8
+    groups: Sequence[Count] = (2, 4, 8)
+    group_weights: Sequence[Weight] = (0.2, 0.4, 0.4)
+    anchors: Count = 16
+    reveal: Share = 0.0
+    causal: Weight = 0.0
     scaffold: Sequence[int] = ()  # what every objective is given; not used
 
     def __post_init__(self) -> None:
-        weights = (self.tv, self.kl, self.label, self.causal)
-        if min(weights) < 0 or not sum(weights[:3]) > 0:
-            raise ValueError(f"tv={self.tv}, kl={self.kl}, label={self.label}, causal={self.causal}; weights are >= 0")
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay={self.decay}; it is in (0, 1]")
-        if not self.groups or len(self.groups) != len(self.group_weights) or min(self.groups) < 1:
+        super().__post_init__()
+        if self.tv + self.kl + self.label == 0:
+            raise ValueError("tv=0, kl=0 and label=0 of Drafting; give weights that are not all 0")
+        if not self.groups or len(self.groups) != len(self.group_weights):
             raise ValueError(
-                f"groups={list(self.groups)}, group_weights={list(self.group_weights)}; give sizes >= 1, each a weight"
+                f"groups={list(self.groups)}, group_weights={list(self.group_weights)}; give sizes, each a weight"
             )
-        if not 0 <= self.reveal <= 1:
-            raise ValueError(f"reveal={self.reveal}; it is a share of groups in [0, 1]")
-        if self.anchors < 1:
-            raise ValueError(f"anchors={self.anchors}; a row needs at least 1")
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         if not model.spec.context_causal:

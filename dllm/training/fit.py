@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from accelerate import PartialState
@@ -23,15 +23,17 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from conf.knobs import In, Knobs, Number, Positive, Share, Weight
 from dllm.checkpoint import replacing
 
 LossFn = Callable[[int, torch.Generator], Tensor]  # number of the batch, randomness -> scalar loss
 LogFn = Callable[[int, Mapping[str, float]], None]  # step, its numbers
 LOG_EVERY = 20  # steps
+Steps = Annotated[int, In("[1, 9e18]")]
 
 
 @dataclass(frozen=True)
-class FitConfig:
+class FitConfig(Knobs):
     """What the optimiser does.
 
     steps: optimiser steps.
@@ -53,45 +55,28 @@ class FitConfig:
         more time.
     """
 
-    steps: int = 1000
+    steps: Steps = 1000
     seed: int = 0
-    muon_lr: float | None = 0.03
-    adamw_lr: float = 4e-3
-    betas: Sequence[float] = (0.9, 0.95)
-    weight_decay: float = 0.01
-    warmup: int = 50
+    muon_lr: Weight | None = 0.03
+    adamw_lr: Weight = 4e-3
+    betas: Sequence[Annotated[float, In("[0, 1)")]] = (0.9, 0.95)
+    weight_decay: Weight = 0.01
+    warmup: Number = 50
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    decay: float = 0.5
-    floor: float = 0.0
-    clip: float | None = 1.0
+    decay: Share = 0.5
+    floor: Share = 0.0
+    clip: Positive | None = 1.0
     frozen: Sequence[str] = ()
-    save_every: int = 500
-    validate_every: int = 500
-    accumulate: int = 1
+    save_every: Steps = 500
+    validate_every: Steps = 500
+    accumulate: Steps = 1
     precision: Literal["float32", "bf16"] = "float32"
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "save_every", "validate_every", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}; give at least 1")
-        for name, choices in (("precision", ("float32", "bf16")), ("schedule", ("linear", "cosine", "constant"))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}; choose {', '.join(choices)}")
-        for name in ("decay", "floor"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}; it is a share in [0, 1]")
-        for name, value in (
-            ("muon_lr", self.muon_lr),
-            ("adamw_lr", self.adamw_lr),
-            ("weight_decay", self.weight_decay),
-        ):
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name}={value}; give a number >= 0")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        super().__post_init__()
+        if len(self.betas) != 2:
             raise ValueError(f"betas={list(self.betas)}; AdamW takes two numbers in [0, 1)")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip={self.clip}; the largest norm of a gradient is positive (null: no limit)")
 
     def lr_scale(self, step: int) -> float:
         """Factor on the learning rates at a step."""

@@ -11,13 +11,14 @@ from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import save_file
 from torch import nn
 
+from conf.knobs import Count, Knobs, Positive
 from dllm.adapter import CONFIG, MASK_EMBEDDING, PREFIX, WEIGHTS, is_attached, layers, put_gate
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 
 
 @dataclass(frozen=True)
-class Lora:
+class Lora(Knobs):
     """What an adapter is.
 
     r: rank.
@@ -27,16 +28,10 @@ class Lora:
         leaves the model at all other columns bit for bit as it is. It then also learns the embedding of MASK.
     """
 
-    r: int = 32
-    alpha: float = 32.0
+    r: Count = 32
+    alpha: Positive = 32.0
     targets: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     active: Literal["everywhere", "drafts"] = "everywhere"
-
-    def __post_init__(self) -> None:
-        if self.r < 1:
-            raise ValueError(f"lora.r={self.r}; a rank is at least 1")
-        if self.active not in ("everywhere", "drafts"):
-            raise ValueError(f"lora.active={self.active!r}; choose everywhere or drafts")
 
     def inject(self, model: DiffusionLM | CausalLM, seed: int) -> None:
         """Freezes the model and adds a trainable adapter in float32 that changes nothing yet, in place.

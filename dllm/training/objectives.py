@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from conf.knobs import Count, Knobs, Share
+from conf.knobs import Count, In, Knobs, Share
 from dllm.cache import Plan
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
@@ -147,7 +147,7 @@ class MaskedDiffusion(Knobs):
 
 
 @dataclass(frozen=True)
-class BlockDiffusion:
+class BlockDiffusion(Knobs):
     """Fast-dLLM v2's loss (arXiv 2509.26328), which turns a causal LM into a block-diffusion LM: each block of the
     response is masked at a rate of its own, and a second view masks what the first one shows. The mean is over masked
     tokens, without a 1/t weight.
@@ -164,22 +164,12 @@ class BlockDiffusion:
         sizes from 2 on, the first rate drawn above a second uniform number, one view.
     """
 
-    least: float = 1e-3
+    least: Annotated[float, In("(0, 1]")] = 1e-3
     block_first: Literal["noisy", "clean"] = "noisy"
     eos_fill: bool = False
-    content_fraction: float = 0.0
-    group: int = 1
+    content_fraction: Share = 0.0
+    group: Count = 1
     scaffold: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        if self.group < 1:
-            raise ValueError(f"group={self.group}; blocks that are masked together are at least 1")
-        if not 0 < self.least <= 1:
-            raise ValueError(f"least={self.least}; the smallest masking rate is in (0, 1]")
-        if self.block_first not in ("noisy", "clean"):
-            raise ValueError(f"block_first={self.block_first!r}; choose noisy or clean")
-        if not 0 <= self.content_fraction <= 1:
-            raise ValueError(f"content_fraction={self.content_fraction}; it is a share of rows in [0, 1]")
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean cross-entropy over the masked tokens of both views."""

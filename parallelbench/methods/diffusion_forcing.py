@@ -29,12 +29,19 @@ from parallelbench.run.generator import Generator
 
 @dataclass
 class Front:
-    """Where one row stands.
+    """Where one row stands. Columns before `base` are frozen; the front is the W columns from there on.
 
-    base: columns that are frozen. tokens: inputs of the columns from there on, and drafts of those behind the front.
-    given: how many of them are no drafts; at least the first. state, injected: of the front's columns, `[W, D]`.
-    age: passes that each has had. stable: rounds in which its token did not change. past: its states at the ends of the
-    last two rounds, each with the column that it is taken to begin at.
+    state: of the front's columns.
+    injected: what the recurrences of the front's columns were given in the last round. Columns that came later lack it.
+    base: number of frozen columns.
+    tokens: inputs of the columns from `base` on. Behind the front they are drafts for columns to come.
+    given: how many of these tokens, from the first, are no drafts. It is at least 1.
+    age: passes that each column of the front has had.
+    stable: rounds in which its token did not change.
+    past: the front's states at the ends of the last two rounds, each with the column that it is taken to begin at.
+    answer: tokens of the response that are frozen.
+    committed: the pass that settled each response token.
+    rounds, nfe, queried: made so far; passes and columns of them.
     """
 
     prompt: list[int]

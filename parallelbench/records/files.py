@@ -3,15 +3,16 @@
 Texts and JSON of all commands are read and written here. Nothing follows a link that lies where a file is to be made.
 """
 
+import csv
 import errno
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, TextIO
+from typing import Any
 
 FIXES = {
     errno.ENOSPC: "free some space",
@@ -92,11 +93,10 @@ def replace_file(path: Path, content: str | bytes) -> None:
             raise
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """A text file to write, which takes the place of `path` when the block has ended, as `replace_file` does it."""
+def write_csv(path: Path, rows: Iterable[Sequence[object]], line_end: str = "\r\n") -> None:
+    """Writes a CSV file, as `replace_file` does it. rows: the heading and the lines below it."""
     file = StringIO(newline="")
-    yield file
+    csv.writer(file, lineterminator=line_end).writerows(rows)
     replace_file(path, file.getvalue())
 
 

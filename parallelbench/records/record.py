@@ -7,15 +7,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any
 
 import yaml
 
 from parallelbench.records.compat import as_written_today, first_paths, unstated_facts
 from parallelbench.records.facts import Facts
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
+from parallelbench.records.layout import Choices, Config, Info, Scores, SuiteConfig
 from parallelbench.records.shape import check
 from parallelbench.records.shards import Shards
+from parallelbench.tasks.base import Sample
 
 SCHEMA = 1
 CONFIG, RUN = "config.yaml", "run.json"
@@ -28,13 +30,20 @@ LEAST = {"num_tokens": 0, "nfe": 1, "queried": 0, "batch_size": 1}
 class Record:
     """One decoded and scored sample.
 
-    prompt: the user's text; data, target: what the scorer needs. num_tokens: decoded tokens before EOS (those of
-    token_ids that were not given). nfe: forwards. queried: columns recomputed. committed_at: forward that wrote each
-    response column, NEVER for none. latency_s: wall seconds of its forwards, whoever shared them. share_s: its part of
-    the run's seconds: those of each forward, divided evenly among the samples in it. batch: the first of the batch_size
-    samples that stood together in the queue. drafts: for each forward that verified some its number, how many drafts it
-    was given, how many were written, and 1 where the verifier's likeliest tokens behind those were too close to tell,
-    else 0.
+    prompt: the user's text.
+    prompt_sha: `prompt_sha` of it.
+    data, target: what the scorer needs, and one right answer.
+    token_ids: the response before its EOS.
+    num_tokens: how many of them were decoded. Tokens that a template gave do not count.
+    nfe: forwards.
+    queried: columns that all forwards computed.
+    committed_at: the forward, from 0, that wrote each response column; NEVER where none did.
+    stopped_by: as in `decoders.loop.DecodedRow`.
+    latency_s: wall seconds of its forwards, also of those that it shared.
+    batch_size, batch: how many samples stood together in the queue, and the id of the first of them.
+    drafts: four numbers for each forward that verified drafts: which forward it was, how many drafts it was given, how
+        many of them it wrote, and whether (1 or 0) the next tokens were too close to tell.
+    share_s: its part of the run's seconds. Those of each forward are divided evenly among the samples in it.
     """
 
     id: str
@@ -63,6 +72,11 @@ class Record:
         """Its part of the run's seconds. Runs of before share_s decoded batch by batch, and latency_s is a batch's."""
         return self.latency_s / self.batch_size if self.share_s is None else self.share_s
 
+    @property
+    def sample(self) -> Sample:
+        """What its scorer was given."""
+        return Sample(self.id, self.task, [{"role": "user", "content": self.prompt}], self.data, self.target)
+
 
 def prompt_sha(prompt: str) -> str:
     """What tells equal prompts."""
@@ -81,77 +95,12 @@ def _record(values: Any) -> Record:
     return Record(**values)
 
 
-class Scores(TypedDict):
-    """What every scorer says; it may say more."""
-
-    score: float
-    score_strict: float
-
-
 SAMPLES = Shards(
     "samples",
     dump=lambda record: to_json({name: value for name, value in asdict(record).items() if name not in NEW or value}),
     load=_record,
     what=("a record", "restore the file or delete it"),
 )
-
-
-class Info(TypedDict):
-    """What readers take from run.json, which may hold more."""
-
-    status: Literal["partial", "done"]
-    config_hash: str
-    choices: Mapping[str, str]
-    model: str
-    device: str
-    processes: NotRequired[int]
-    identity: NotRequired["Identity"]
-    git: NotRequired["Git | None"]
-    is_baseline: NotRequired[bool]
-    fixed_number: NotRequired[bool]
-    is_ceiling: NotRequired[bool]
-    generation: NotRequired[str]
-    knobs: NotRequired[Mapping[str, object]]
-
-
-class Identity(TypedDict):
-    weights: NotRequired[str]
-    tasks: NotRequired[Mapping[str, str]]
-
-
-class Git(TypedDict):
-    commit: str
-    dirty: bool
-
-
-class Choices(TypedDict):
-    """Names of config groups; a run that no command has made has none."""
-
-    model: str
-    decoder: str
-    cache: str
-    stop: str
-    suite: str
-
-
-class Config(TypedDict):
-    """What readers take from config.yaml."""
-
-    decoder: Mapping[str, object]
-    suite: Mapping[str, object]
-    batch_size: int
-
-
-class SuiteConfig(Config):
-    """The same of a run that a command has made."""
-
-    model: Mapping[str, object]
-    cache: Mapping[str, object]
-    stop: Mapping[str, object]
-    limit: int
-    seed: int
-    gen_length: int | None
-    block_length: int | None
 
 
 @dataclass(frozen=True)

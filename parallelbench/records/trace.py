@@ -23,11 +23,15 @@ Token = tuple[int, int | None, float | None]
 class Step:
     """One forward of one sample; columns count from the response's first.
 
-    forward: its number from 0, as in `Record.committed_at`. window: its first column and the one behind its last. end:
-    the live end after it, behind which everything is cut off. writes: (column, token, probability), token None where a
-    column was masked again. open: the likeliest token of columns that stayed masked, the surest `MAX_OPEN` of them.
-    Probabilities are the model's own, None where a loop does not tell them. accepted: how many of the writes, from the
-    first, were drafts that this forward verified. rejected: those that it did not write.
+    forward: its number from 0, as in `Record.committed_at`.
+    window: its first column, and the one behind its last.
+    end: the live end after it. Everything from there on is cut off.
+    writes: (column, token, probability); the token is None where the column was masked again.
+    open: the same of the likeliest tokens of columns that stayed masked, the surest `MAX_OPEN` of them.
+    accepted: how many of the writes, from the first, were drafts that this forward verified.
+    rejected: the drafts that it verified and did not write.
+
+    Probabilities are the model's own, None where a loop does not tell them.
     """
 
     forward: int
@@ -41,8 +45,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Trace:
-    """The steps of one sample. columns: those of its response. reference: tokens of the answer that it is compared
-    with. texts: of every token that occurs, by its id."""
+    """The steps of one sample.
+
+    columns: of its response, how many.
+    reference: tokens of the right answer that it is compared with.
+    texts: what each token says that occurs, by its id.
+    """
 
     id: str
     columns: int
@@ -53,9 +61,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Frame:
-    """The canvas after a forward. tokens: None where masked. probs: of the tokens, of the candidates where masked.
-    candidates: of masked columns. committed_at: as in `Record`. old: what this forward wrote over, by column (None: a
-    mask)."""
+    """The canvas after a forward, by response column.
+
+    tokens: None where masked.
+    candidates: the likeliest token of a masked column, where the step tells it.
+    probs: of the tokens, and of the candidates where masked.
+    committed_at: as in `Record`.
+    old: what stood before in each column that this forward wrote, None for a mask.
+    """
 
     step: Step
     tokens: list[int | None]

@@ -4,23 +4,21 @@ For each sample it takes the run with the fewest forwards among those that reach
 do this, so it bounds what an adaptive choice of the knob could gain.
 """
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.record import Run
 from parallelbench.report import plots
-from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Paired, marks, pair
-from parallelbench.stats.sweeps import oracle
+from parallelbench.stats.sweeps import oracle, places
 
 ORACLE = "oracle"
 LEGEND = (
@@ -48,8 +46,7 @@ def main(arguments: Sequence[str]) -> str:
     runs = suite_runs(paths)
     paired = pair(runs)
     strategies = curve_names(run_names(runs), runs)
-    sweeps = {name: [i for i, other in enumerate(strategies) if other == name] for name in dict.fromkeys(strategies)}
-    sweeps = {name: at for name, at in sweeps.items() if len(at) > 1}
+    sweeps = {name: at for name, at in places(strategies).items() if len(at) > 1}
     if not sweeps:
         raise ValueError("an oracle chooses among the runs of one sweep; give at least two that differ in a knob only")
     knobs = [", ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items()) for run in runs]
@@ -62,7 +59,7 @@ def main(arguments: Sequence[str]) -> str:
             curves[label] = (np.array([row.tpf.value for row in rows]), np.array([row.score.value for row in rows]))
     title = f"{runs[0].info['model']}: one knob for all samples, and the best for each"
     plots.save(plots.tradeoff({"tokens before EOS per forward (TPF)": curves}, title), out_dir / "oracle")
-    _write_csv(out_dir / "oracle.csv", tables)
+    write_csv(out_dir / "oracle.csv", _lines(tables))
     markdown = _markdown(runs, tables)
     replace_file(out_dir / "oracle.md", markdown)
     return f"{markdown}\n{out_dir / 'oracle.md'}"
@@ -101,37 +98,23 @@ def _markdown(runs: Sequence[Run], tables: dict[str, dict[str, list[Row]]]) -> s
     suite, n = runs[0].info["choices"]["suite"], len(runs[0].records)
     lines = [f"# {runs[0].info['model']} on suite={suite}, {n} samples: the best knob for each", ""]
     for name, by_task in tables.items():
-        lines += [f"## {name}", "", *table_head(["knob", "score %", "NFE", "TPS", "TPF", "taken"])]
-        for row in by_task[ALL]:
-            cells = [
-                with_interval(row.score, ".1f"),
-                with_interval(row.nfe, ".2f"),
-                with_interval(row.tps, ".2f"),
-                with_interval(row.tpf, ".2f"),
-                f"{row.taken:.0%}",
-            ]
-            lines.append(table_row([row.knob, *cells]))
-        lines += ["", *table_head(["task", "oracle %", "NFE", "best single run %", "NFE", "its knob"])]
-        for task, rows in by_task.items():
-            *singles, best = rows
+        knobs = [
+            [row.knob, row.score.text(".1f"), *(v.text(".2f") for v in (row.nfe, row.tps, row.tpf)), f"{row.taken:.0%}"]
+            for row in by_task[ALL]
+        ]
+        lines += [f"## {name}", "", *table(["knob", "score %", "NFE", "TPS", "TPF", "taken"], knobs), ""]
+        tasks = []
+        for task, (*singles, best) in by_task.items():
             single = max(singles, key=lambda row: (row.score.value, -row.nfe.value))
-            cells = [
-                with_interval(best.score, ".1f"),
-                with_interval(best.nfe, ".2f"),
-                with_interval(single.score, ".1f"),
-                with_interval(single.nfe, ".2f"),
-            ]
-            lines.append(table_row([task, *cells, single.knob]))
-        lines.append("")
+            cells = [text for row in (best, single) for text in (row.score.text(".1f"), row.nfe.text(".2f"))]
+            tasks.append([task, *cells, single.knob])
+        lines += [*table(["task", "oracle %", "NFE", "best single run %", "NFE", "its knob"], tasks), ""]
     return "\n".join([*lines, "![score against speed](oracle.png)", "", LEGEND, ""])
 
 
-def _write_csv(path: Path, tables: dict[str, dict[str, list[Row]]]) -> None:
-    with replacing(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(["decoder", "task", "knob", "taken", "metric", "value", "ci_low", "ci_high", "n"])
-        for name, by_task in tables.items():
-            for task, rows in by_task.items():
-                for row in rows:
-                    for metric, v in (("score", row.score), ("nfe", row.nfe), ("tps", row.tps), ("tpf", row.tpf)):
-                        writer.writerow([name, task, row.knob, row.taken, metric, *v.cells(), v.n])
+def _lines(tables: dict[str, dict[str, list[Row]]]) -> Iterator[list[object]]:
+    yield ["decoder", "task", "knob", "taken", "metric", "value", "ci_low", "ci_high", "n"]
+    for name, by_task in tables.items():
+        for task, row in ((task, row) for task, rows in by_task.items() for row in rows):
+            for metric, v in (("score", row.score), ("nfe", row.nfe), ("tps", row.tps), ("tpf", row.tpf)):
+                yield [name, task, row.knob, row.taken, metric, *v.cells(), v.n]

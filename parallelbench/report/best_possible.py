@@ -2,10 +2,8 @@
 from exact marginals (`stats.bounds`), and the same decoders on an ideal model of the task's own tokens, whose
 losses are none of the network's."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,13 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 import dllm
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.record import Record
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
-from parallelbench.report.markdown import table_row
+from parallelbench.report.markdown import csv_lines, table
 from parallelbench.report.options import split_options, suite_runs, whole_number
+from parallelbench.report.plots import exact
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import Value
@@ -31,24 +30,27 @@ MAX_CURVES = 8  # more are drawn alike
 
 @dataclass(frozen=True)
 class Point:
-    """One row of frontier.csv: a run, or its decoder on the ideal model, on one task. nfe: mean forwards. bound: best
-    possible accuracy of sampling at that mean."""
+    """One row of frontier.csv: a run, or its decoder on the ideal model, on one task.
+
+    nfe: mean forwards.
+    bound: best possible accuracy of sampling at that mean.
+    """
 
     run: str
     task: str
     model: str
     nfe: float
-    score: float
-    ci_low: float
-    ci_high: float
-    samples: int
+    score: Value
     bound: float
 
 
 @dataclass(frozen=True)
 class Best:
-    """One row of bounds.csv: answers of n items in at most `steps` forwards. kl_items, kl_tokens: optimal L*_T in bits
-    where an item is one token, and for the answer's real tokens. accuracy: best possible accuracy of sampling items."""
+    """One row of bounds.csv: answers of n items in at most `steps` forwards.
+
+    kl_items, kl_tokens: optimal L*_T in bits, where an item is one token, and for the answer's real tokens.
+    accuracy: best possible accuracy of sampling items.
+    """
 
     task: str
     n: int
@@ -82,11 +84,8 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
         for task, found in shapes.items():
             records = [record for record in run.records if record.task == task]
             if records:
-                points.append(
-                    _point(
-                        name, task, run.info["model"], measure("nfe", records).value, measure("score", records), values
-                    )
-                )
+                nfe, score = measure("nfe", records).value, measure("score", records)
+                points.append(Point(name, task, run.info["model"], nfe, score, _bound(values[task], nfe)))
             if not records or name in refused or not _are_tokens_of(tokenizer, records):
                 continue
             try:
@@ -94,10 +93,10 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
             except ValueError as error:
                 refused[name] = str(error)
                 continue
-            points.append(_point(name, task, "ideal", forwards, score, values))
+            points.append(Point(name, task, "ideal", forwards, score, _bound(values[task], forwards)))
     bests = [best for task, found in shapes.items() for shape in found for best in _bests(task, shape, tokenizer)]
-    _write_csv(out_dir / "frontier.csv", points)
-    _write_csv(out_dir / "bounds.csv", bests)
+    write_csv(out_dir / "frontier.csv", csv_lines(points), "\n")
+    write_csv(out_dir / "bounds.csv", csv_lines(bests), "\n")
     curves = dict(zip(names, curve_names(names, runs), strict=True))
     plots.save(_score_figure(points, shapes, values, curves), out_dir / "frontier")
     plots.save(_bits_figure(bests), out_dir / "kl_bounds")
@@ -116,11 +115,6 @@ def _bound(values: np.ndarray, nfe: float) -> float:
     return float(min(1, (values + PRICES * nfe).min()))
 
 
-def _point(name: str, task: str, model: str, nfe: float, score: Value, values: Mapping[str, Any]) -> Point:
-    bound = _bound(values[task], nfe)
-    return Point(name, task, model, nfe, score.value, score.ci_low, score.ci_high, score.n, bound)
-
-
 def _bests(task: str, shape: Shape, tokenizer: PreTrainedTokenizerBase) -> list[Best]:
     listed = answers(operation(task), shape.record.data)
     tokens = optimal_bounds(in_tokens(listed, tokenizer, len(shape.record.committed_at))[0])
@@ -128,14 +122,6 @@ def _bests(task: str, shape: Shape, tokenizer: PreTrainedTokenizerBase) -> list[
     rows = range(len(tokens))
     last = len(items) - 1
     return [Best(task, shape.n, t + 1, items[min(t, last)], tokens[t], shares[min(t, last)]) for t in rows]
-
-
-def _write_csv(path: Path, rows: Sequence[Point] | Sequence[Best]) -> None:
-    with replacing(path) as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(rows[0])], lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in asdict(row).items()})
 
 
 def _score_figure(
@@ -149,19 +135,17 @@ def _score_figure(
     for task, found in shapes.items():
         most = max(found[-1].items.length, *(point.nfe for point in points if point.task == task))
         grid = [1 + (most - 1) * i / 200 for i in range(201)]
-        series = [
-            plots.Series("bound, mean forwards", [(x, _exact(_bound(values[task], x))) for x in grid], -1, "line")
-        ]
+        bounds = [(x, exact(_bound(values[task], x))) for x in grid]
+        series = [plots.Series("bound, mean forwards", bounds, -1, "line")]
         reached = [(shape.share, best_accuracies(shape.items)) for shape in found]
         steps = range(1, found[-1].items.length + 1)
-        fixed = [(float(t), _exact(sum(s * best[min(t, len(best)) - 1] for s, best in reached))) for t in steps]
+        fixed = [(float(t), exact(sum(s * best[min(t, len(best)) - 1] for s, best in reached))) for t in steps]
         series.append(plots.Series("bound, forwards of each", fixed, -1, "dashed"))
         for point in (point for point in points if point.task == task):
             color = decoders.index(curves[point.run]) if len(decoders) <= MAX_CURVES else int(point.model == "ideal")
             who = curves[point.run] if len(decoders) <= MAX_CURVES else "decoders"
             style = "hollow" if point.model == "ideal" else "filled"
-            place = (point.nfe, Value(point.score, point.ci_low, point.ci_high, point.samples))
-            series.append(plots.Series(f"{who}, {point.model}", [place], color, style))
+            series.append(plots.Series(f"{who}, {point.model}", [(point.nfe, point.score)], color, style))
         panels[task] = _joined(series)
     title = "score against forwards per sample, the best possible, and the same decoders on ideal models"
     return plots.shares_per_task(panels, "forwards per sample (log scale)", title)
@@ -182,16 +166,11 @@ def _bits_figure(bests: Sequence[Best]) -> plots.Figure:
         longest = max(best.n for best in bests if best.task == task)
         chosen = [best for best in bests if (best.task, best.n) == (task, longest)]
         name = f"{operation(task)}, n = {longest}"
-        series.append(
-            plots.Series(f"{name}, items", [(float(b.steps), _exact(b.kl_items)) for b in chosen], color, "line")
-        )
-        tokens = [(float(b.steps), _exact(b.kl_tokens)) for b in chosen]
+        items = [(float(b.steps), exact(b.kl_items)) for b in chosen]
+        tokens = [(float(b.steps), exact(b.kl_tokens)) for b in chosen]
+        series.append(plots.Series(f"{name}, items", items, color, "line"))
         series.append(plots.Series(f"{name}, tokens", tokens, color, "dashed"))
     return plots.bits_over(series, "steps T", "least loss of T steps from marginals, optimal L*_T")
-
-
-def _exact(value: float) -> Value:
-    return Value(value, value, value, 0)
 
 
 READ = """Lines are what theory allows, points what decoders reach (95 % intervals). An answer is sampled in
@@ -219,7 +198,7 @@ many splits to be searched."""
 def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[str, str]) -> str:
     lines = ["# Best possible score for a number of forwards", "", "![score against forwards](frontier.png)", ""]
     lines += [READ, "", SURE]
-    above = [f"{point.run} on {operation(point.task)}" for point in points if point.ci_low > point.bound]
+    above = [f"{point.run} on {operation(point.task)}" for point in points if point.score.ci_low > point.bound]
     if above:
         lines += ["", f"Above the bound of sampling, by greedy choice: {'; '.join(above)}."]
     if refused:
@@ -232,13 +211,11 @@ def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[s
         "",
     ]
     heads = ["run", "task", "forwards", "score", "bound", "ideal: forwards", "score", "bound"]
-    lines += [table_row(heads), table_row(["---", "---", *["---:"] * (len(heads) - 2)])]
-    pairs: dict[tuple[str, str], list[Point]] = {}
+    pairs: dict[tuple[str, str], list[str]] = {}
     for point in points:
-        pairs.setdefault((point.run, point.task), []).append(point)
-    for (run, task), pair in pairs.items():
-        cells = [cell for point in pair for cell in (f"{point.nfe:.2f}", _share(point), f"{100 * point.bound:.1f}")]
-        lines.append(table_row([run, operation(task), *cells, *[""] * (len(heads) - 2 - len(cells))]))
+        cells = pairs.setdefault((point.run, point.task), [point.run, operation(point.task)])
+        cells += [f"{point.nfe:.2f}", point.score.text(".1f", 100), f"{100 * point.bound:.1f}"]
+    lines += table(heads, ([*cells, *[""] * (len(heads) - len(cells))] for cells in pairs.values()), 2)
     lines += ["", "## Best splits", "", "![least loss in bits](kl_bounds.png)", ""]
     lines += [
         "L*_T in bits for people / tokens, and the best possible share of valid answers in %; later 0 and 100.",
@@ -246,14 +223,10 @@ def _markdown(points: Sequence[Point], bests: Sequence[Best], refused: Mapping[s
     ]
     bests = [best for best in bests if best.kl_tokens > 1e-9 or best.accuracy < 1 - 1e-9]
     most = max(best.steps for best in bests)
-    lines += [table_row(["task", "n", *(f"T = {t}" for t in range(1, most + 1))])]
-    lines.append(table_row(["---", "---:", *["---:"] * most]))
-    for task, n in dict.fromkeys((best.task, best.n) for best in bests):
-        chosen = [best for best in bests if (best.task, best.n) == (task, n)]
-        cells = [f"{b.kl_items:.2f} / {b.kl_tokens:.2f}, {100 * b.accuracy:.0f}" for b in chosen]
-        lines.append(table_row([operation(task), str(n), *cells, *[""] * (most - len(cells))]))
+    splits: dict[tuple[str, int], list[str]] = {}
+    for best in bests:
+        cells = splits.setdefault((best.task, best.n), [operation(best.task), str(best.n)])
+        cells.append(f"{best.kl_items:.2f} / {best.kl_tokens:.2f}, {100 * best.accuracy:.0f}")
+    heads = ["task", "n", *(f"T = {t}" for t in range(1, most + 1))]
+    lines += table(heads, ([*cells, *[""] * (len(heads) - len(cells))] for cells in splits.values()))
     return "\n".join([*lines, ""])
-
-
-def _share(point: Point) -> str:
-    return f"{100 * point.score:.1f} [{100 * point.ci_low:.1f}, {100 * point.ci_high:.1f}]"

@@ -1,17 +1,16 @@
 """Two runs over the same samples: what the second gains or loses, sample by sample. Or two folders of runs: whether
 they rank the same decoders alike."""
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import rankdata
 
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.record import Run, find_runs, read_run
-from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options
 from parallelbench.stats.agreement import agreement
 from parallelbench.stats.curves import knobs, method
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> str:
     a, b = (_one_run(path) for path in paths)
     rows = compare(pair([a, b]))
     out_dir = out_folder(options["out_dir"])
-    _write_csv(out_dir / "compare.csv", rows)
+    write_csv(out_dir / "compare.csv", _lines(rows))
     markdown = _markdown(a, b, rows)
     replace_file(out_dir / "compare.md", markdown)
     return f"{markdown}\n{out_dir / 'compare.md'}"
@@ -110,19 +109,17 @@ def _ranks(paths: Sequence[Path], folders: Sequence[Sequence[Run]], out_dir: str
     lines = ["# Rankings", "", *(f"- {name}: {path}" for name, path in zip("AB", paths, strict=True))]
     lines += [f"- tasks: {', '.join(sorted(tasks))}; {len(paired.tasks)} samples of each decoder"]
     lines += [f"- finished in one folder alone: {', '.join(left_out)}"] if left_out else []
-    lines += ["", *table_head(["decoder", "A %", "B %", "A TPF", "B TPF"])]
     ranks = [rankdata(-column.round(9), method="min") for column in columns]
-    for place, name in enumerate(names):
-        numbers = zip(columns, ranks, (".1f", ".1f", ".2f", ".2f"), strict=True)
-        cells = [f"{column[place]:{show}} ({rank[place]:.0f})" for column, rank, show in numbers]
-        lines.append(table_row([name, *cells]))
-    score, tpf = ("none, all are alike" if tau is None else with_interval(tau, ".2f") for tau in taus)
+    cells = [
+        [f"{number:{show}} ({rank:.0f})" for number, rank in zip(column, its, strict=True)]
+        for column, its, show in zip(columns, ranks, (".1f", ".1f", ".2f", ".2f"), strict=True)
+    ]
+    lines += ["", *table(["decoder", "A %", "B %", "A TPF", "B TPF"], zip(names, *cells, strict=True))]
+    score, tpf = ("none, all are alike" if tau is None else tau.text(".2f") for tau in taus)
     markdown = "\n".join([*lines, "", f"tau of scores: {score}; tau of TPF: {tpf}", "", RANKS, ""])
     folder = out_folder(out_dir)
-    with replacing(folder / "ranks.csv") as file:
-        writer = csv.writer(file)
-        writer.writerow(["decoder", "score_a", "score_b", "tpf_a", "tpf_b"])
-        writer.writerows(zip(names, *columns, strict=True))
+    heads = ("decoder", "score_a", "score_b", "tpf_a", "tpf_b")
+    write_csv(folder / "ranks.csv", [heads, *zip(names, *columns, strict=True)])
     replace_file(folder / "ranks.md", markdown)
     return f"{markdown}\n{folder / 'ranks.md'}"
 
@@ -149,23 +146,12 @@ def _one_run(path: Path) -> Run:
 def _markdown(a: Run, b: Run, rows: dict[str, Comparison]) -> str:
     heads = ["task", "n", "A %", "B %", "B - A", "p", "better", "worse", "NFE B/A", "TPF B/A"]
     lines = ["# B against A", "", *(f"- {name}: {_title(run)}" for name, run in (("A", a), ("B", b))), ""]
-    lines += table_head(heads)
+    cells = []
     for task, row in rows.items():
-        cells = [
-            str(row.n),
-            f"{row.score_a:.1f}",
-            f"{row.score_b:.1f}",
-            with_interval(row.difference, "+.1f"),
-            f"{row.p:.2g}",
-        ]
-        cells += [
-            str(row.better),
-            str(row.worse),
-            with_interval(row.nfe_ratio, ".3f"),
-            with_interval(row.tpf_ratio, ".3f"),
-        ]
-        lines.append(table_row([task, *cells]))
-    return "\n".join([*lines, "", LEGEND, ""])
+        scores = [f"{row.score_a:.1f}", f"{row.score_b:.1f}", row.difference.text("+.1f")]
+        counts = [f"{row.p:.2g}", str(row.better), str(row.worse)]
+        cells.append([task, str(row.n), *scores, *counts, row.nfe_ratio.text(".3f"), row.tpf_ratio.text(".3f")])
+    return "\n".join([*lines, *table(heads, cells), "", LEGEND, ""])
 
 
 def _title(run: Run) -> str:
@@ -175,14 +161,9 @@ def _title(run: Run) -> str:
     return f"{run.folder} ({' '.join(named)})"
 
 
-def _write_csv(path: Path, rows: dict[str, Comparison]) -> None:
-    with replacing(path) as file:
-        writer = csv.writer(file)
-        ratios = [
-            f"{name}{part}" for name in ("difference", "nfe_ratio", "tpf_ratio") for part in ("", "_low", "_high")
-        ]
-        writer.writerow(["task", "n", "score_a", "score_b", "p", "better", "worse", *ratios])
-        for task, row in rows.items():
-            values = (row.difference, row.nfe_ratio, row.tpf_ratio)
-            numbers = [cell for value in values for cell in value.cells()]
-            writer.writerow([task, row.n, row.score_a, row.score_b, row.p, row.better, row.worse, *numbers])
+def _lines(rows: dict[str, Comparison]) -> Iterator[list[object]]:
+    ratios = [f"{name}{part}" for name in ("difference", "nfe_ratio", "tpf_ratio") for part in ("", "_low", "_high")]
+    yield ["task", "n", "score_a", "score_b", "p", "better", "worse", *ratios]
+    for task, row in rows.items():
+        numbers = [cell for value in (row.difference, row.nfe_ratio, row.tpf_ratio) for cell in value.cells()]
+        yield [task, row.n, row.score_a, row.score_b, row.p, row.better, row.worse, *numbers]

@@ -1,13 +1,12 @@
 """How far decoders go from left to right: `python -m parallelbench analyze order RUN ...`."""
 
-import csv
 from collections.abc import Sequence
 
 import numpy as np
 
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.record import Record, Run
-from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import run_names
 from parallelbench.stats.intervals import Value, bounded
@@ -28,17 +27,18 @@ def main(arguments: Sequence[str]) -> str:
     runs = suite_runs(paths)
     tables = {name: order_by_task(run) for name, run in zip(run_names(runs), runs, strict=True)}
     out_dir = out_folder(options["out_dir"])
-    with replacing(out_dir / "order.csv") as file:
-        writer = csv.writer(file)
-        writer.writerow(["run", "task", "correlation", "value", "ci_low", "ci_high", "n"])
-        for run, tasks in tables.items():
-            for task, values in tasks.items():
-                writer.writerows([run, task, k, v.value, v.ci_low, v.ci_high, v.n] for k, v in values.items())
-    lines = ["# Decoding order", "", *table_head(["run", *(name.replace("_", ", ") for name in NAMES)], 1)]
-    for run, tasks in tables.items():
-        cells = [with_interval(tasks[ALL][name], ".2f") if name in tasks[ALL] else "" for name in NAMES]
-        lines.append(table_row([run, *cells]))
-    markdown = "\n".join([*lines, "", LEGEND, ""])
+    lines = [
+        [run, task, name, v.value, v.ci_low, v.ci_high, v.n]
+        for run, tasks in tables.items()
+        for task, values in tasks.items()
+        for name, v in values.items()
+    ]
+    write_csv(out_dir / "order.csv", [["run", "task", "correlation", "value", "ci_low", "ci_high", "n"], *lines])
+    rows = [
+        [run, *(of[ALL][name].text(".2f") if name in of[ALL] else "" for name in NAMES)] for run, of in tables.items()
+    ]
+    heads = ["run", *(name.replace("_", ", ") for name in NAMES)]
+    markdown = "\n".join(["# Decoding order", "", *table(heads, rows), "", LEGEND, ""])
     replace_file(out_dir / "order.md", markdown)
     return f"{markdown}\n{out_dir / 'order.md'}"
 

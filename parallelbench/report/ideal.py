@@ -15,7 +15,7 @@ from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
 from parallelbench.records.record import Record, Run
 from parallelbench.stats.intervals import Value, bounded
-from parallelbench.tasks import Sample, builtin_tasks, named_task
+from parallelbench.tasks import builtin_tasks, named_task
 from parallelbench.tasks.base import first_wording
 from parallelbench.tasks.waiting_line import write_list
 
@@ -75,7 +75,7 @@ def ideal(
             cache=NO_CACHE,
             stop=stop,
         )
-        task, sample = named_task(shape.record.task, builtin_tasks()), _sample(shape.record)
+        task, sample = named_task(shape.record.task, builtin_tasks()), shape.record.sample
         texts = [str(tokenizer.decode([ids[token] for token in row.token_ids if token < len(ids)])) for row in rows]
         scores += [task.score(sample, text)["score"] for text in texts]
         nfe += [row.nfe for row in rows]
@@ -96,8 +96,7 @@ def in_tokens(
         raise ValueError(f"an answer takes {longest} tokens, but the run decoded {length}")
     padded = torch.tensor([row + [tokenizer.eos_token_id] * (length - len(row)) for row in rows])
     ids, dense = padded.unique(return_inverse=True)
-    weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
-    return Enumerated(dense, weights), ids.tolist()
+    return Enumerated.uniform(dense), ids.tolist()
 
 
 def tasks_of(runs: Sequence[Run]) -> list[str]:
@@ -127,9 +126,4 @@ def shapes_of(task: str, runs: Sequence[Run]) -> list[Shape]:
 def _items(listed: Sequence[Sequence[str]]) -> Enumerated:
     """Answers with one token per person."""
     people = {person: i for i, person in enumerate(dict.fromkeys(person for answer in listed for person in answer))}
-    rows = torch.tensor([[people[person] for person in answer] for answer in listed])
-    return Enumerated(rows, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64))
-
-
-def _sample(record: Record) -> Sample:
-    return Sample(record.id, record.task, [{"role": "user", "content": record.prompt}], record.data, record.target)
+    return Enumerated.uniform(torch.tensor([[people[person] for person in answer] for answer in listed]))

@@ -4,16 +4,16 @@ A row is a curve: one model, decoder and cache over the rule's knob. Rows stand 
 on the same samples of the same task versions; published rows stand beside runs of the same generation's data alone.
 """
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.record import Run, readable_runs
-from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
@@ -42,6 +42,11 @@ class Row:
     runs: int = 0
     device: str = "published"
     commit: str = ""
+
+    @property
+    def samples(self) -> int:
+        """Behind each value, 0 for published ones."""
+        return next(iter(self.values.values())).n
 
 
 def main(arguments: Sequence[str]) -> str:
@@ -78,7 +83,7 @@ def main(arguments: Sequence[str]) -> str:
     notes += [f"{reason}." for reason in apart]
     markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes])
     replace_file(out_dir / "leaderboard.md", markdown + "\n")
-    _write_csv(out_dir / "leaderboard.csv", tables)
+    write_csv(out_dir / "leaderboard.csv", _lines(tables))
     return f"{markdown}\n{out_dir / 'leaderboard.md'}"
 
 
@@ -131,9 +136,9 @@ def _published(
     tables += [(path, read_tables([path], [], generation)) for path in csvs]
     known: dict[tuple[str, Key], tuple[Levels, Path]] = {}
     conflicts = []
-    for path, table in tables:
-        for key, levels in _levels(table).items():
-            first, source = known.setdefault((table.generation, key), (levels, path))
+    for path, read in tables:
+        for key, levels in _levels(read).items():
+            first, source = known.setdefault((read.generation, key), (levels, path))
             if any(abs(levels[x] - first[x]) > 0.00501 for x in LEVELS):
                 conflicts.append(f"{' '.join(key)} of {path}, which says other than {source}")
     rows: dict[str, list[Row]] = {}
@@ -152,34 +157,19 @@ def _rank(row: Row) -> tuple[float, ...]:
 
 
 def _markdown(heading: str, rows: Sequence[Row]) -> list[str]:
-    lines = [f"## {heading}", "", *table_head(HEADS, 3)]
+    lines = []
     for rank, row in enumerate(rows, start=1):
-        cells = [_cell(row.values.get(name)) for name in NUMBERS]
-        n = next(iter(row.values.values())).n
-        counts = [str(row.runs or ""), str(n or "")]
-        lines.append(table_row([str(rank), row.model, row.decoder, *cells, *counts, row.device, row.commit]))
-    return [*lines, ""]
+        cells = [row.values[name].text(".2f") if name in row.values else "" for name in NUMBERS]
+        counts = [str(row.runs or ""), str(row.samples or "")]
+        lines.append([str(rank), row.model, row.decoder, *cells, *counts, row.device, row.commit])
+    return [f"## {heading}", "", *table(HEADS, lines, 3), ""]
 
 
-def _cell(value: Value | None) -> str:
-    return "" if value is None else with_interval(value, ".2f")
-
-
-def _write_csv(path: Path, tables: Mapping[str, Sequence[Row]]) -> None:
-    with replacing(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ["table", *HEADS[:3], *(f"{name}{part}" for name in NUMBERS for part in ("", " low", " high")), *HEADS[-4:]]
-        )
-        for heading, rows in tables.items():
-            for rank, row in enumerate(rows, start=1):
-                numbers = [number for name in NUMBERS for number in _numbers(row.values.get(name))]
-                n = next(iter(row.values.values())).n
-                writer.writerow(
-                    [heading, rank, row.model, row.decoder, *numbers, row.runs or "", n or "", row.device, row.commit]
-                )
-
-
-def _numbers(value: Value | None) -> list[float | str]:
-    """Value and interval, empty where there is none."""
-    return ["", "", ""] if value is None else value.cells()
+def _lines(tables: Mapping[str, Sequence[Row]]) -> Iterator[list[object]]:
+    numbers = [f"{name}{part}" for name in NUMBERS for part in ("", " low", " high")]
+    yield ["table", *HEADS[:3], *numbers, *HEADS[-4:]]
+    for heading, rows in tables.items():
+        for rank, row in enumerate(rows, start=1):
+            cells = [row.values[name].cells() if name in row.values else ["", "", ""] for name in NUMBERS]
+            counts = [row.runs or "", row.samples or ""]
+            yield [heading, rank, row.model, row.decoder, *chain(*cells), *counts, row.device, row.commit]

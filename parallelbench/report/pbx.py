@@ -1,15 +1,14 @@
 """PBx of published tables and of one's own sweeps, with AUP, the area under the Pareto front, and the front itself."""
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.record import Run
 from parallelbench.report import plots
-from parallelbench.report.markdown import table_head, table_row, with_interval
+from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import Value
@@ -45,7 +44,9 @@ def main(arguments: Sequence[str]) -> str:
     apart = stand_apart(runs, strategies, generation)
     beside = {name: sweep for name, sweep in sweeps.items() if name not in apart}
     own = {(model, name): {x: sweep.tps[x].value for x in LEVELS} for name, sweep in (beside or sweeps).items()}
-    _write_pbx(out_dir / "pbx.csv", rows | own if beside else rows or own)
+    listed = rows | own if beside else rows or own
+    levels = [[*key, *(row[level] for level in LEVELS)] for key, row in listed.items()]
+    write_csv(out_dir / "pbx.csv", [["model", "strategy", *LEVELS], *levels])
 
     text = []
     if rows:
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> str:
             "tokens before EOS per forward (TPF)": _curves(strategies, resampled.tpf, resampled.score),
         }
         plots.save(plots.tradeoff(panels, f"{model}: mean score over tasks against speed"), out_dir / "runs")
-        _write_sweeps(out_dir / "runs.csv", model, runs[0].info["choices"]["suite"], sweeps)
+        write_csv(out_dir / "runs.csv", _lines(model, runs[0].info["choices"]["suite"], sweeps))
         text += _own_section(runs, sweeps, resampled, marks(paired), apart, generation)
     markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])
     replace_file(out_dir / "pbx.md", markdown)
@@ -99,10 +100,10 @@ def _published_section(
     generation: str,
     differences: str,
 ) -> list[str]:
-    lines = [f"## Published, {generation}", "", *table_head(["model", "strategy", *(f"PB{x}" for x in LEVELS)], 2)]
-    lines += [table_row([*key, *(f"{row[x]:.3f}" for x in LEVELS)]) for key, row in sorted(rows.items())]
-    lines += [table_row([*key, *(with_interval(row[x], ".3f") for x in LEVELS)]) for key, row in own.items()]
-    return [*lines, "", *([differences, ""] if differences else [])]
+    cells = [[*key, *(f"{row[x]:.3f}" for x in LEVELS)] for key, row in sorted(rows.items())]
+    cells += [[*key, *(row[x].text(".3f") for x in LEVELS)] for key, row in own.items()]
+    lines = table(["model", "strategy", *(f"PB{x}" for x in LEVELS)], cells, 2)
+    return [f"## Published, {generation}", "", *lines, "", *([differences, ""] if differences else [])]
 
 
 def _own_section(
@@ -122,42 +123,27 @@ def _own_section(
     if generation == "v2":
         lines += ["A fixed number of tokens per step counts at its points alone, as on the v2 leaderboard.", ""]
     heads = [f"PB{x} {speed}" for speed in ("TPS", "TPF") for x in LEVELS]
-    lines += table_head(["decoder", "runs", *heads, "AUP", "area"], 1)
+    cells = []
     for name, sweep in sorted(sweeps.items(), key=lambda item: -item[1].tpf[LEVELS[0]].value):
-        cells = [with_interval(values[x], ".2f") for values in (sweep.tps, sweep.tpf) for x in LEVELS]
-        lines.append(
-            table_row(
-                [name, str(sweep.points), *cells, with_interval(sweep.aup, ".0f"), with_interval(sweep.area, ".0f")]
-            )
-        )
+        speeds = [values[x].text(".2f") for values in (sweep.tps, sweep.tpf) for x in LEVELS]
+        cells.append([name, str(sweep.points), *speeds, sweep.aup.text(".0f"), sweep.area.text(".0f")])
+    lines += table(["decoder", "runs", *heads, "AUP", "area"], cells)
     names, score, tpf = run_names(runs), resampled.score, resampled.tpf
     on = np.zeros(len(runs))
     for row in zip(tpf[1:], score[1:], strict=True):
         on[pareto(*row)] += 1 / (len(tpf) - 1)
-    lines += [
-        "",
-        "### Pareto front of score against TPF",
-        "",
-        *table_head(["run", "score %", "TPF", "TPS", "on it"], 1),
-    ]
+    front = []
     for i in pareto(tpf[0], score[0]):
-        cells = [with_interval(v, ".2f") for v in (means_of[i].score, means_of[i].tpf, means_of[i].tps)]
-        lines.append(table_row([names[i], *cells, f"{on[i]:.0%} of resamples"]))
+        cells = [v.text(".2f") for v in (means_of[i].score, means_of[i].tpf, means_of[i].tps)]
+        front.append([names[i], *cells, f"{on[i]:.0%} of resamples"])
+    lines += ["", "### Pareto front of score against TPF", ""]
+    lines += table(["run", "score %", "TPF", "TPS", "on it"], front)
     return [*lines, "", "![score against speed](runs.png)", ""]
 
 
-def _write_pbx(path: Path, rows: Mapping[Key, Levels]) -> None:
-    with replacing(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(["model", "strategy", *LEVELS])
-        writer.writerows([*key, *(row[level] for level in LEVELS)] for key, row in rows.items())
-
-
-def _write_sweeps(path: Path, model: str, suite: str, sweeps: Mapping[str, Sweep]) -> None:
-    with replacing(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(["model", "strategy", "suite", "score", "value", "ci_low", "ci_high", "n"])
-        for name, sweep in sweeps.items():
-            scores = {f"pb{x}_{speed}": v[x] for speed, v in (("tps", sweep.tps), ("tpf", sweep.tpf)) for x in LEVELS}
-            for score, value in (scores | {"aup_tpf": sweep.aup, "area_tpf": sweep.area}).items():
-                writer.writerow([model, name, suite, score, *value.cells(), value.n])
+def _lines(model: str, suite: str, sweeps: Mapping[str, Sweep]) -> Iterator[list[object]]:
+    yield ["model", "strategy", "suite", "score", "value", "ci_low", "ci_high", "n"]
+    for name, sweep in sweeps.items():
+        scores = {f"pb{x}_{speed}": v[x] for speed, v in (("tps", sweep.tps), ("tpf", sweep.tpf)) for x in LEVELS}
+        for score, value in (scores | {"aup_tpf": sweep.aup, "area_tpf": sweep.area}).items():
+            yield [model, name, suite, score, *value.cells(), value.n]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import matplotlib
 import numpy as np
@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 from parallelbench.records.files import replace_file
+from parallelbench.records.record import NEVER
 from parallelbench.report.drawing.labels import Box, place
 from parallelbench.report.drawing.style import GREY, MARKERS, RC, curve_looks
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.sweeps import pareto
 
 matplotlib.rcParams.update(RC)
-SHARED: dict[str, Any] = {"layout": "constrained", "sharex": True, "sharey": True, "squeeze": False}
 LETTER = (4.3, 9)  # points: width of a letter of a label, height of a line
 LINES = {"line": "-", "dashed": "--"}
 UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
@@ -47,17 +47,12 @@ def quality_against_tpf(curves: Curves, title: str) -> Figure:
 def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
     """The same, one small panel per task with shared axes."""
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    columns = min(4, len(panels))
-    rows = -(-len(panels) // columns)
-    size = (3.1 * columns, 2.3 * rows + 0.8)
-    figure, grid = plt.subplots(rows, columns, figsize=size, **SHARED)
+    figure, grid = _grid(len(panels), 4, (3.1, 2.3), (0, 0.8))
     for axes, (task, curves) in zip(grid.flat, panels.items(), strict=False):
         _draw_curves(axes, curves, names)
         axes.set_title(task.split("/")[-1], fontsize=9)
         axes.set_ylim(-4, 104)
-    _close_columns(grid, len(panels), "tokens per forward")
-    figure.suptitle(title, fontsize=11)
-    figure.supylabel("score, %", fontsize=9)
+    _finish(figure, grid, len(panels), "tokens per forward", title)
     entries = {}
     for axes in grid.flat:
         handles, labels = axes.get_legend_handles_labels()
@@ -72,20 +67,15 @@ def quality_against_reference(curves: Curves, reference: int, title: str) -> Fig
     names = list(curves)
     grey = sorted(curves[names[reference]], key=lambda p: p[1].value)
     others = [name for i, name in enumerate(names) if i != reference]
-    columns = min(5, len(others))
-    rows = -(-len(others) // columns)
-    size = (2.7 * columns, 2.2 * rows + 0.9)
-    figure, grid = plt.subplots(rows, columns, figsize=size, **SHARED)
+    figure, grid = _grid(len(others), 5, (2.7, 2.2), (0, 0.9))
     for axes, name in zip(grid.flat, others, strict=False):
         x, y = [p[1].value for p in grey], [100 * p[2].value for p in grey]
         axes.plot(x, y, color="0.6", linewidth=2.5, label=names[reference])
         _draw_curves(axes, {name: curves[name]}, names)
         axes.set_title(textwrap.fill(name, 32), fontsize=9)
-    _close_columns(grid, len(others), "tokens per forward")
+    _finish(figure, grid, len(others), "tokens per forward", title)
     grid.flat[0].set_ylim(top=104)
     grid.flat[0].legend([textwrap.fill(names[reference], 28)], fontsize=7, loc="lower left")
-    figure.suptitle(title, fontsize=11)
-    figure.supylabel("score, %", fontsize=9)
     return figure
 
 
@@ -161,8 +151,20 @@ def _write_labels(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
             axes.annotate(text, (x, y), (across, up), arrowprops=line, **style)
 
 
-def _close_columns(grid: np.ndarray, used: int, xlabel: str) -> None:
-    """Hides the panels of a grid behind the first `used`; the lowest one left in each column has ticks and label."""
+def _grid(count: int, most: int, panel: tuple[float, float], around: tuple[float, float]) -> tuple[Figure, np.ndarray]:
+    """Panels with shared axes, in up to `most` columns. panel, around: width and height, in inches, of one panel and of
+    what surrounds all."""
+    columns = min(most, count)
+    rows = -(-count // columns)
+    size = (panel[0] * columns + around[0], panel[1] * rows + around[1])
+    return plt.subplots(rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False)
+
+
+def _finish(figure: Figure, grid: np.ndarray, used: int, xlabel: str, title: str) -> None:
+    """Names the axes and hides the panels behind the first `used`; the lowest one left in each column has ticks and
+    label."""
+    figure.suptitle(title, fontsize=11)
+    figure.supylabel("score, %", fontsize=9)
     for axes in grid.flat[used:]:
         axes.set_visible(False)
     for column in grid.T:
@@ -206,6 +208,11 @@ class Series:
     style: Literal["line", "dashed", "filled", "hollow", "cross"]
 
 
+def exact(value: float) -> Value:
+    """A value of theory, which has no interval."""
+    return Value(value, value, value, 0)
+
+
 def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
     """Shares in % over a number; several kinds of series beside each other."""
     figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
@@ -219,10 +226,7 @@ def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
 
 def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: str) -> Figure:
     """The same over a logarithmic axis, one panel per task with shared axes; series of one label look alike in all."""
-    columns = min(2 if len(panels) == 4 else 3, len(panels))
-    rows = -(-len(panels) // columns)
-    size = (3.9 * columns + 2.4, 3.1 * rows + 0.6)
-    figure, grid = plt.subplots(rows, columns, figsize=size, **SHARED)
+    figure, grid = _grid(len(panels), 2 if len(panels) == 4 else 3, (3.9, 3.1), (2.4, 0.6))
     entries = {}
     for axes, (task, series) in zip(grid.flat, panels.items(), strict=False):
         _draw_series(axes, series)
@@ -231,9 +235,7 @@ def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: 
         axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    _close_columns(grid, len(panels), xlabel)
-    figure.suptitle(title, fontsize=11)
-    figure.supylabel("score, %", fontsize=9)
+    _finish(figure, grid, len(panels), xlabel, title)
     figure.legend(list(entries.values()), list(entries), loc="outside right upper")
     return figure
 
@@ -265,17 +267,12 @@ def _draw_series(axes: Axes, series: Sequence[Series]) -> None:
     axes.set_ylim(-4, 104)
 
 
-def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Rows of unlike lengths as `[rows, columns]`; -1 stands for no commit."""
-    return np.array(list(zip_longest(*rows, fillvalue=-1))).T
-
-
-def commit_order(orders: Mapping[str, np.ndarray], title: str) -> Figure:
-    """Mean forward at which each response column was committed, one row per task. orders[task] is `[samples,
-    columns]`."""
-    width = max(order.shape[1] for order in orders.values())
+def commit_order(orders: Mapping[str, Sequence[Sequence[int]]], title: str) -> Figure:
+    """Mean forward at which each response column was committed, one row per task. orders: see `commits_by_task`."""
+    width = max(len(columns) for rows in orders.values() for columns in rows)
     mean = np.full((len(orders), width), np.nan)
-    for i, order in enumerate(orders.values()):
+    for i, rows in enumerate(orders.values()):
+        order = np.array(list(zip_longest(*rows, fillvalue=NEVER))).T
         committed = np.where(order >= 0, order, np.nan)
         counts = (order >= 0).sum(0)
         shown = counts > 0

@@ -16,6 +16,7 @@ from parallelbench.report.sinks import Log, Logs, Row, Sinks
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, METRICS, aggregate
+from parallelbench.stats.order import commits_by_task
 
 SENT = "sent.json"
 SAMPLES_SHOWN = 20  # of each task
@@ -87,13 +88,10 @@ def _numbers(row: Mapping[str, Value]) -> list[float | None]:
 
 def _figures(run: Run, metrics: Mapping[str, Mapping[str, Value]]) -> dict[str, plots.Figure]:
     (name,) = run_names([run])
-    orders: dict[str, list[Sequence[int]]] = {}
-    for record in run.records:
-        orders.setdefault(record.task, []).append(record.committed_at)
     bars = {name: {task: row["score"] for task, row in metrics.items()}}
     return {
         "tasks": plots.task_bars(bars, [name], "score per task, 95 % intervals"),
-        "commit_order": plots.commit_order({t: plots.padded(rows) for t, rows in orders.items()}, f"commits, {name}"),
+        "commit_order": plots.commit_order(commits_by_task(run.records), f"commits, {name}"),
     }
 
 

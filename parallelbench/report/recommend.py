@@ -25,7 +25,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from parallelbench.records.record import Run, readable_runs
-from parallelbench.report.markdown import with_interval
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
@@ -44,9 +43,16 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Choice:
-    """reference, best: places of runs, best None where no faster run is certain. within: the runs that are. alpha: the
-    share of ALPHA that each test has. loss: of each sample, in [-1, 1], `[runs, samples]`. needed: the samples that
-    would show each run to be within the bound if nothing changed, infinite where its loss is not, `[runs]`."""
+    """What is recommended; runs are named by their places.
+
+    reference: the run that others are compared with.
+    best: the fastest run that is certain to be within the bound. None: no faster one is.
+    within: all runs that are certain to be.
+    alpha: each test's share of ALPHA.
+    loss: of each sample, in [-1, 1], `[runs, samples]`.
+    needed: samples that would make each run certain if nothing else changed, `[runs]`; infinite where its loss is
+        larger than the bound.
+    """
 
     reference: int
     best: int | None
@@ -144,8 +150,8 @@ def _paragraph(
     timed = len({(run.info["device"], run.config["batch_size"], run.info.get("processes", 1)) for run in group}) == 1
 
     def about(i: int) -> str:
-        seconds = f", {with_interval(values[i][1], '.0f')} tokens/s" if timed else ""
-        return f"{names[i]}, TPF {with_interval(values[i][0], '.2f')}{seconds}"
+        seconds = f", {values[i][1].text('.0f')} tokens/s" if timed else ""
+        return f"{names[i]}, TPF {values[i][0].text('.2f')}{seconds}"
 
     def lost(i: int) -> str:
         upper = upper_limit(choice.loss[i], choice.alpha)

@@ -1,14 +1,11 @@
 """Reports over many runs from disk: a page, Markdown, CSV and plots."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.questions import wording
-from parallelbench.records.record import Record, Run
+from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.drafts import draft_lines
 from parallelbench.report.markdown import table_row
@@ -19,6 +16,8 @@ from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, LEGEND, METRICS, aggregate, measure
+from parallelbench.stats.order import commits_by_task
+from parallelbench.stats.paired import check_versions
 from parallelbench.stats.speed_at_quality import equal_quality, reference_curve
 from parallelbench.stats.table import measured_on
 from parallelbench.stats.wordings import across_wordings
@@ -55,7 +54,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
-    _check_versions(runs)
+    check_versions(runs)
     out_folder(out_dir)
     runs = _in_order(runs)
     names = run_names(runs)
@@ -93,7 +92,8 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
     methods = [name for name, run in by_name.items() if not run.facts.is_ceiling] or names
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(methods, metrics)}.items():
-        plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
+        orders = commits_by_task(by_name[name].records)
+        plots.save(plots.commit_order(orders, f"order of commits, {name}"), out_dir / file)
 
     text = _markdown(
         names,
@@ -166,13 +166,6 @@ def _fastest_good(names: Sequence[str], metrics: Metrics) -> str:
     best = max(metrics[name][ALL]["score"].value for name in names)
     good = [name for name in names if metrics[name][ALL]["score"].value >= best - 0.02]
     return max(good, key=lambda name: metrics[name][ALL]["tpf"].value)
-
-
-def _orders(run: Run) -> dict[str, np.ndarray]:
-    by_task: dict[str, list[Sequence[int]]] = {}
-    for record in run.records:
-        by_task.setdefault(record.task, []).append(record.committed_at)
-    return {task: plots.padded(rows) for task, rows in by_task.items()}
 
 
 def _markdown(
@@ -254,18 +247,6 @@ def _measured_speedup(run: Run, baseline: Run | None) -> float | None:
     return sum(slow[record.id, record.prompt_sha] for record in shared) / sum(record.nfe for record in shared)
 
 
-def _check_versions(runs: Sequence[Run]) -> None:
-    versions: dict[str, Record] = {}
-    for run in runs:
-        for record in run.records:
-            other = versions.setdefault(record.task, record)
-            if other.task_version != record.task_version:
-                raise ValueError(
-                    f"{run.folder} has version {record.task_version} of {record.task}, another run has version "
-                    f"{other.task_version}; report them apart or run one again"
-                )
-
-
 def _write_summary(path: Path, runs: Sequence[Run], metrics: Metrics) -> None:
     """A line per run: its curve and knobs, every metric with its interval, and what it was measured on."""
     lines = []
@@ -298,7 +279,5 @@ def _six(cell: float | str) -> str:
 
 
 def _write_csv(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
-    with replacing(path) as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for line in lines for key in line)))
-        writer.writeheader()
-        writer.writerows(lines)
+    heads = list(dict.fromkeys(key for line in lines for key in line))
+    write_csv(path, [heads, *([line.get(key, "") for key in heads] for line in lines)])

@@ -1,21 +1,20 @@
 """ParallelBench's Table 1 and Figure 2 (arXiv 2510.04767) again: closed forms, ideal models that go through the real
 loop, and the shipped model, side by side."""
 
-import csv
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 import dllm
-from parallelbench.records.files import out_folder, replace_file, replacing
+from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.report import plots
-from parallelbench.report.markdown import table_row
+from parallelbench.report.markdown import csv_lines, table
 from parallelbench.report.options import split_options, whole_number
+from parallelbench.report.plots import exact
 from parallelbench.report.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
 from parallelbench.stats.bounds import TASKS, threshold_accuracy
 from parallelbench.stats.intervals import Value
@@ -56,9 +55,9 @@ def main(arguments: Sequence[str]) -> str:
         for tau in (0, 1)
         if model
     ]
-    for name, kind, table in (("theory", Cell, cells), ("thresholds", Edge, edges), ("tiny", Shipped, rows)):
-        if table:
-            _write_csv(out_dir / f"{name}.csv", kind, table)
+    for name, lines in (("theory", cells), ("thresholds", edges), ("tiny", rows)):
+        if lines:
+            write_csv(out_dir / f"{name}.csv", csv_lines(lines), "\n")
     figures = _figures(cells, edges, rows, out_dir)
     text = _markdown(cells, edges, rows, figures)
     replace_file(out_dir / "report.md", text)
@@ -105,19 +104,6 @@ def _gammas(n: int) -> list[float]:
     return sorted([*(gamma for gamma in GAMMAS if abs(gamma - edge) > 1e-9), edge - 1e-3, edge + 1e-3])
 
 
-def _write_csv(
-    path: Path, kind: type[Cell] | type[Edge] | type[Shipped], rows: Sequence[Cell | Edge | Shipped]
-) -> None:
-    with replacing(path) as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(kind)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _number(value) for name, value in asdict(row).items()} for row in rows)
-
-
-def _number(value: object) -> object:
-    return f"{value:.9g}" if isinstance(value, float) else value
-
-
 PANELS = {  # Figure 2: name, task, tau
     "fig2a": ("shuffle", 1),
     "fig2b": ("shuffle", 0),
@@ -143,9 +129,9 @@ def _figures(
     series = []
     for color, task in enumerate(task for task in OPEN if any(one.task == task for one in edges)):
         chosen = [one for one in edges if (one.task, one.n) == (task, longest)]
-        closed = [(gamma, _exact(threshold_accuracy(task, longest, gamma))) for gamma in np.linspace(0.3, 1, 1401)]
+        closed = [(gamma, exact(threshold_accuracy(task, longest, gamma))) for gamma in np.linspace(0.3, 1, 1401)]
         series.append(plots.Series(f"{task}, closed form", closed, color, "line"))
-        ideal = [(one.gamma, Value(one.accuracy_ideal, one.ci_low, one.ci_high, one.samples)) for one in chosen]
+        ideal = [(one.gamma, one.accuracy_ideal) for one in chosen]
         series.append(plots.Series(f"{task}, ideal model", ideal, color, "filled"))
     if series:
         caption = f"greedy with a confidence threshold, n = {longest}"
@@ -161,23 +147,17 @@ def _panel(cells: Sequence[Cell], rows: Sequence[Shipped]) -> Iterator[plots.Ser
         beside = [one for one in rows if str(one.k) == name or (name == "n" and one.k == one.n)]
         if not chosen:
             continue
-        closed = [(float(one.n), _exact(one.accuracy_closed)) for one in chosen]
-        ideal = [(one.n - 0.08, Value(one.accuracy_ideal, one.ci_low, one.ci_high, one.samples)) for one in chosen]
+        closed = [(float(one.n), exact(one.accuracy_closed)) for one in chosen]
+        ideal = [(one.n - 0.08, one.accuracy_ideal) for one in chosen]
         yield plots.Series(f"k={name}, closed form", closed, color, "line")
         yield plots.Series(f"k={name}, ideal model", ideal, color, "filled")
         argmax = [(one.n, one.accuracy_argmax) for one in chosen]
-        alike = [(float(n), _exact(value)) for n, value in argmax if value is not None]
+        alike = [(float(n), exact(value)) for n, value in argmax if value is not None]
         if alike:
             yield plots.Series(f"k={name}, ideal, argmax", alike, color, "cross")
         if beside:
-            shares = [Value(o.accuracy_any_order, o.any_order_ci_low, o.any_order_ci_high, o.samples) for o in beside]
-            yield plots.Series(
-                f"k={name}, tiny", [(o.n + 0.08, v) for o, v in zip(beside, shares, strict=True)], color, "hollow"
-            )
-
-
-def _exact(value: float) -> Value:
-    return Value(value, value, value, 0)
+            shares = [(one.n + 0.08, one.accuracy_any_order) for one in beside]
+            yield plots.Series(f"k={name}, tiny", shares, color, "hollow")
 
 
 READ = """Closed forms (`parallelbench/stats/bounds.py`), ideal models (exact posteriors through the real denoising
@@ -201,46 +181,43 @@ waits and `threshold` commits. With ties broken at random, a shuffle at gamma <=
 def _markdown(
     cells: Sequence[Cell], edges: Sequence[Edge], rows: Sequence[Shipped], figures: Sequence[tuple[str, str]]
 ) -> str:
-    lines = ["# Theory of parallel decoding", "", READ.format(samples=max(one.samples for one in cells)), ""]
+    lines = ["# Theory of parallel decoding", "", READ.format(samples=max(one.accuracy_ideal.n for one in cells)), ""]
     lines += ["## Table 1", "", "Valid answers in %: closed form / ideal model with its interval.", ""]
     heads = ["task", "n", "k", "C bits", "L_T bits", "sampling (tau = 1)", "greedy (tau = 0)", "greedy, argmax"]
-    lines += [table_row(heads), table_row(["---", *["---:"] * (len(heads) - 1)])]
     lengths = sorted({one.n for one in cells})
     shown = {lengths[0], lengths[len(lengths) // 2], lengths[-1]}
-    pairs = {(one.task, one.n, one.k): {} for one in cells if one.n in shown}
+    pairs: dict[tuple[str, int, int], dict[int, Cell]] = {}
     for one in cells:
         if one.n in shown:
-            pairs[one.task, one.n, one.k][one.tau] = one
+            pairs.setdefault((one.task, one.n, one.k), {})[one.tau] = one
+    settings = []
     for (task, n, k), pair in pairs.items():
-        both = [f"{_percent(pair[tau].accuracy_closed)} / {_interval(_ideal(pair[tau]))}" for tau in (1, 0)]
+        both = [f"{_percent(pair[tau].accuracy_closed)} / {_interval(pair[tau].accuracy_ideal)}" for tau in (1, 0)]
         bits = [f"{pair[1].total_correlation:.4f}", f"{pair[1].kl_bound:.4f}"]
-        lines.append(table_row([task, str(n), str(k), *bits, *both, _percent(pair[0].accuracy_argmax or 0.0)]))
-    outside = [one for one in cells if not one.ci_low <= one.accuracy_closed <= one.ci_high]
+        settings.append([task, str(n), str(k), *bits, *both, _percent(pair[0].accuracy_argmax or 0.0)])
+    inside = [one.accuracy_ideal.ci_low <= one.accuracy_closed <= one.accuracy_ideal.ci_high for one in cells]
     lines += [
+        *table(heads, settings),
         "",
-        f"In {len(cells) - len(outside)} of {len(cells)} settings of `theory.csv` the closed form lies within the ",
+        f"In {sum(inside)} of {len(cells)} settings of `theory.csv` the closed form lies within the ideal model's "
+        "interval (95 % are expected where an accuracy is not 0 or 1).",
+        "",
+        "## Figure 2",
+        "",
     ]
-    lines[-1] += "ideal model's interval (95 % are expected where an accuracy is not 0 or 1)."
-    lines += ["", "## Figure 2", ""]
     for caption, file in figures:
         lines += [f"![{caption}]({file})", ""]
-    right = sum(one.accuracy_ideal == one.accuracy_closed for one in edges)
+    right = sum(one.accuracy_ideal.value == one.accuracy_closed for one in edges)
     lines += [EDGES.format(right=right, all=len(edges)), ""]
     if rows:
-        lines += ["## The shipped model", "", TINY.format(samples=rows[0].samples), ""]
+        lines += ["## The shipped model", "", TINY.format(samples=rows[0].accuracy_tiny.n), ""]
+        shares = []
+        for one in rows:
+            setting = [one.task, *map(str, (one.n, one.k, one.tau)), _percent(one.accuracy_ideal)]
+            shares.append([*setting, _interval(one.accuracy_tiny), _interval(one.accuracy_any_order)])
         heads = ["task", "n", "k", "tau", "ideal %", "tiny %", "tiny, any order %"]
-        lines += [table_row(heads), table_row(["---", *["---:"] * (len(heads) - 1)])]
-        for o in rows:
-            shares = [Value(o.accuracy_tiny, o.ci_low, o.ci_high, o.samples)]
-            shares.append(Value(o.accuracy_any_order, o.any_order_ci_low, o.any_order_ci_high, o.samples))
-            cells_ = [o.task, str(o.n), str(o.k), str(o.tau), _percent(o.accuracy_ideal), *map(_interval, shares)]
-            lines.append(table_row(cells_))
-        lines.append("")
+        lines += [*table(heads, shares), ""]
     return "\n".join(lines)
-
-
-def _ideal(one: Cell) -> Value:
-    return Value(one.accuracy_ideal, one.ci_low, one.ci_high, one.samples)
 
 
 def _percent(share: float) -> str:

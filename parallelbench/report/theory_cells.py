@@ -13,13 +13,13 @@ from decoders.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, View
 from dllm.exact import ExactModel, Permutations, Posterior
 from dllm.model import DiffusionLM
+from parallelbench.report.ideal import COLD
 from parallelbench.stats.bounds import accuracy, kl_bound, posterior, threshold_accuracy, total_correlation
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.tasks import WaitingLine
 from parallelbench.tasks.waiting_line import parse_lenient
 
 OPEN = ("shuffle", "replace_random")  # the tasks with many answers: elsewhere all is certain
-COLD = 1e-3  # a temperature at which only exact ties are open
 RESPONSE_LENS = (24, 32, 40, 48)  # tokens of an answer and its EOS in tiny's training
 
 
@@ -30,7 +30,7 @@ class Cell:
     n, k: items, and items per step.
     tau: 0 greedy, 1 sampling.
     total_correlation, kl_bound: bits.
-    accuracy_closed, accuracy_ideal: of the closed form and the ideal model; the interval and samples are of the second.
+    accuracy_closed, accuracy_ideal: of the closed form and the ideal model.
     accuracy_argmax: the ideal model's, where all ties go to the first token and not to a random one (tau = 0 only).
     """
 
@@ -41,10 +41,7 @@ class Cell:
     total_correlation: float
     kl_bound: float
     accuracy_closed: float
-    accuracy_ideal: float
-    ci_low: float
-    ci_high: float
-    samples: int
+    accuracy_ideal: Value
     accuracy_argmax: float | None
 
 
@@ -56,10 +53,7 @@ class Edge:
     n: int
     gamma: float
     accuracy_closed: float
-    accuracy_ideal: float
-    ci_low: float
-    ci_high: float
-    samples: int
+    accuracy_ideal: Value
     accuracy_random_ties: float
 
 
@@ -75,13 +69,8 @@ class Shipped:
     k: int
     tau: int
     accuracy_ideal: float
-    accuracy_tiny: float
-    ci_low: float
-    ci_high: float
-    samples: int
-    accuracy_any_order: float
-    any_order_ci_low: float
-    any_order_ci_high: float
+    accuracy_tiny: Value
+    accuracy_any_order: Value
 
 
 @dataclass(frozen=True)
@@ -108,20 +97,8 @@ def cell(task: str, n: int, k: int, tau: int, samples: int) -> Cell:
     samples = samples if task in OPEN else few
     reached = _valid(ideal, Decoder(FixedK(k), temperature=1.0 if tau else COLD, confidence="random"), samples, seed)
     argmax = None if tau else _valid(ideal, Decoder(FixedK(k), confidence="random"), few, seed).value
-    return Cell(
-        task,
-        n,
-        k,
-        tau,
-        total_correlation(task, n),
-        kl_bound(task, n, k),
-        accuracy(task, n, k, tau),
-        reached.value,
-        reached.ci_low,
-        reached.ci_high,
-        samples,
-        argmax,
-    )
+    lost, closed = (total_correlation(task, n), kl_bound(task, n, k)), accuracy(task, n, k, tau)
+    return Cell(task, n, k, tau, *lost, closed, reached, argmax)
 
 
 def edge(task: str, n: int, gamma: float, samples: int) -> Edge:
@@ -130,7 +107,7 @@ def edge(task: str, n: int, gamma: float, samples: int) -> Edge:
     reached = _valid(ideal, Decoder(Threshold(gamma)), samples, [n])
     random = _valid(ideal, Decoder(Threshold(gamma), temperature=COLD), samples, [n]).value
     closed = threshold_accuracy(task, n, gamma)
-    return Edge(task, n, gamma, closed, reached.value, reached.ci_low, reached.ci_high, samples, random)
+    return Edge(task, n, gamma, closed, reached, random)
 
 
 def tiny(model: DiffusionLM, task: str, n: int, k: int, tau: int, samples: int, ideal_samples: int) -> Shipped:
@@ -157,20 +134,7 @@ def tiny(model: DiffusionLM, task: str, n: int, k: int, tau: int, samples: int, 
     ideal = Permutations(n, identity=False) if task == "shuffle" else posterior(task, n)
     decoder = Decoder(FixedK(k), temperature=1.0 if tau else COLD, confidence="random")
     best = _valid(ideal, decoder, ideal_samples, [n, k, tau])
-    return Shipped(
-        task,
-        n,
-        k,
-        tau,
-        best.value,
-        strict.value,
-        strict.ci_low,
-        strict.ci_high,
-        samples,
-        lax.value,
-        lax.ci_low,
-        lax.ci_high,
-    )
+    return Shipped(task, n, k, tau, best.value, strict, lax)
 
 
 def _valid(ideal: Posterior, decoder: Decoder, samples: int, seed: Sequence[int]) -> Value:

@@ -13,9 +13,16 @@ from parallelbench.tasks import Sample, Task
 
 @dataclass(frozen=True)
 class Job:
-    """A checked run, ready to start: nothing has been written or decoded yet. gen_len: tokens to decode, None for each
-    sample's own budget. choices: names for reports, by config group. facts: generation and knobs of `Facts`, if
-    they are known. traced: ids of the samples to be traced. slots: samples decoded at once."""
+    """A checked run, ready to start. Nothing has been written or decoded yet.
+
+    batches: all samples, as they stand in the queue.
+    config: what identifies the run.
+    choices: names for reports, by config group.
+    gen_len: tokens to decode. None: each sample's own budget.
+    facts: generation and knobs of `Facts`, where they are known.
+    traced: ids of the samples whose steps are saved.
+    slots: samples decoded at once.
+    """
 
     generator: Generator
     tasks: Sequence[Task]

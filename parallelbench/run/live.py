@@ -24,8 +24,12 @@ NEW, OLD = "bold black on #ffd866", "black on #cfe3f5"
 
 @dataclass
 class Decoding:
-    """One decoder at work on one request, in a thread of its own. steps: as far as it has come. generation: None until
-    it has ended. seconds: until then."""
+    """One decoder at work on one request, in a thread of its own.
+
+    steps: those that `advance` has come to.
+    generation: None until the decode has ended.
+    seconds: that the whole decode took.
+    """
 
     name: str
     generator: Traceable

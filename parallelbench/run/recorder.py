@@ -1,6 +1,6 @@
-"""What every forward did, as it is decoded: the steps of a trace."""
+"""What is kept of a decode: its record, and what every forward did, the steps of a trace."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -8,7 +8,10 @@ from decoders import Generation
 from decoders.state import NEVER, DecodeState
 from decoders.types import Update, View
 from dllm.protocols import LanguageModel
+from parallelbench.records.record import Record, prompt_sha
 from parallelbench.records.trace import MAX_OPEN, Step, Token, Trace
+from parallelbench.tasks import Sample
+from parallelbench.tasks.base import said
 
 
 class StepRecorder:
@@ -75,6 +78,42 @@ def _verified(generation: Generation) -> dict[int, tuple[int, list[Token]]]:
         kept = drafts[draft.accepted : len(generation.committed_at) - first]
         verified[draft.forward] = draft.accepted, kept
     return verified
+
+
+def make_record(
+    sample: Sample,
+    generation: Generation,
+    scores: Mapping[str, float],
+    version: str,
+    latency_s: float,
+    share_s: float | None = None,
+    batch: Sequence[Sample] = (),
+) -> Record:
+    """The record of a sample's generation. version: of its task. batch: the samples that stood with it in the queue,
+    none where it was alone. The others are as in `Record`."""
+    prompt = "\n\n".join(map(said, sample.messages))
+    return Record(
+        id=sample.id,
+        task=sample.task,
+        task_version=version,
+        prompt=prompt,
+        prompt_sha=prompt_sha(prompt),
+        data=sample.data,
+        target=sample.target,
+        completion=generation.text,
+        token_ids=generation.token_ids,
+        num_tokens=generation.num_tokens,
+        scores=scores,
+        nfe=generation.nfe,
+        queried=generation.queried,
+        committed_at=generation.committed_at,
+        stopped_by=generation.stopped_by,
+        latency_s=latency_s,
+        share_s=share_s,
+        batch_size=len(batch or [sample]),
+        batch=(batch or [sample])[0].id,
+        drafts=[[d.forward, len(d.tokens), d.accepted, int(d.tied)] for d in generation.drafts],
+    )
 
 
 def make_trace(id: str, model: LanguageModel, generation: Generation, steps: list[Step], reference: str) -> Trace:

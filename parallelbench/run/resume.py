@@ -14,7 +14,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from decoders import Generation
 from parallelbench.records.lock import writing
 from parallelbench.records.provenance import provenance
 from parallelbench.records.record import (
@@ -24,7 +23,6 @@ from parallelbench.records.record import (
     Run,
     config_hash,
     open_run,
-    prompt_sha,
     read_info,
     read_run,
     write_config,
@@ -34,12 +32,12 @@ from parallelbench.records.shape import check
 from parallelbench.records.trace import TRACES
 from parallelbench.run.generator import Refilling
 from parallelbench.run.job import Job
-from parallelbench.run.measure import Timed, timed_requests, watch_memory
+from parallelbench.run.measure import timed_requests, watch_memory
 from parallelbench.run.processes import ALONE, Processes
+from parallelbench.run.recorder import make_record
 from parallelbench.run.tracing import save_traces
 from parallelbench.stats.metrics import aggregate
 from parallelbench.tasks import Sample, Task
-from parallelbench.tasks.base import said
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,13 @@ class OpenJob:
         queue = list(chain.from_iterable(todo))
         requests = [[job.request(sample) for sample in batch] for batch in todo]
         for ended in timed_requests(job.generator, requests, job.slots):
-            new = [(sample, one) for one in ended if (sample := queue[one.place]).id not in self.known]
-            records = [_record(tasks[sample.task], sample, one, batch_of[sample.id]) for sample, one in new]
+            records = []
+            for one in ended:
+                if (sample := queue[one.place]).id in self.known:
+                    continue
+                task, times = tasks[sample.task], (one.latency_s, one.share_s)
+                scores = _scores(task, sample, one.result.text)
+                records.append(make_record(sample, one.result, scores, task.version, *times, batch_of[sample.id]))
             if not records:
                 continue
             SAMPLES.append(job.folder, records, processes.shard)
@@ -193,10 +196,7 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
         if record.task not in known:
             raise ValueError(f"{folder} has samples of task {record.task!r}, which its suite does not name")
         task = known[record.task]
-        sample = Sample(
-            record.id, record.task, [{"role": "user", "content": record.prompt}], record.data, record.target
-        )
-        scores = _scores(task, sample, record.completion)
+        scores = _scores(task, record.sample, record.completion)
         records.append(Record(**{**asdict(record), "scores": scores, "task_version": task.version}))
     identity = run.info.get("identity", {}) | {"tasks": {task.name: task.version for task in tasks}}
     SAMPLES.rewrite(folder, records)
@@ -211,30 +211,3 @@ def _scores(task: Task, sample: Sample, completion: str) -> dict[str, float]:
     scores = {name: float(value) for name, value in task.score(sample, completion).items()}
     check(scores, Mapping[str, float], f"{sample.id}: scores")
     return scores
-
-
-def _record(task: Task, sample: Sample, timed: Timed[Generation], batch: Sequence[Sample]) -> Record:
-    generation = timed.result
-    prompt = "\n\n".join(map(said, sample.messages))
-    return Record(
-        id=sample.id,
-        task=task.name,
-        task_version=task.version,
-        prompt=prompt,
-        prompt_sha=prompt_sha(prompt),
-        data=sample.data,
-        target=sample.target,
-        completion=generation.text,
-        token_ids=generation.token_ids,
-        num_tokens=generation.num_tokens,
-        scores=_scores(task, sample, generation.text),
-        nfe=generation.nfe,
-        queried=generation.queried,
-        committed_at=generation.committed_at,
-        stopped_by=generation.stopped_by,
-        latency_s=timed.latency_s,
-        share_s=timed.share_s,
-        batch_size=len(batch),
-        batch=batch[0].id,
-        drafts=[[d.forward, len(d.tokens), d.accepted, int(d.tied)] for d in generation.drafts],
-    )

@@ -1,12 +1,22 @@
 """In which order a decoder fills an answer: rank correlations of a column's place and the forward that committed it
 (ParallelBench, arXiv 2510.04767). 1 is from left to right, -1 from right to left, 0 no such order."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.stats import kendalltau, spearmanr
 
 from parallelbench.records.record import NEVER, Record
 
 CORRELATIONS = {"kendall": kendalltau, "spearman": spearmanr}
+
+
+def commits_by_task(records: Sequence[Record]) -> dict[str, list[Sequence[int]]]:
+    """`committed_at` of each sample, by task."""
+    by_task: dict[str, list[Sequence[int]]] = {}
+    for record in records:
+        by_task.setdefault(record.task, []).append(record.committed_at)
+    return by_task
 
 
 def order_correlations(record: Record) -> dict[str, float]:

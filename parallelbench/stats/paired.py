@@ -64,10 +64,10 @@ def pair(runs: Sequence[Run]) -> Paired:
 
 def side_by_side(runs: Sequence[Run]) -> Paired:
     """Runs as they are. Raises ValueError for one that decoded other samples or task versions."""
+    check_versions(runs)
     by_id = [{(record.task, record.id): record for record in run.records} for run in runs]
     order = sorted(by_id[0])
     for run, records in zip(runs, by_id, strict=True):
-        _check_versions(runs[0], run)
         if sorted(records) != order or any(records[key].prompt_sha != by_id[0][key].prompt_sha for key in order):
             raise ValueError(
                 f"{run.folder} decoded other samples than {runs[0].folder}; compare runs of one suite, limit and seed"
@@ -126,11 +126,14 @@ def marks(paired: Paired) -> list[Marks]:
     return found
 
 
-def _check_versions(first: Run, run: Run) -> None:
-    known = {record.task: record.task_version for record in first.records}
-    for record in run.records:
-        if known.get(record.task, record.task_version) != record.task_version:
-            raise ValueError(
-                f"{run.folder} has version {record.task_version} of {record.task}, {first.folder} has version "
-                f"{known[record.task]}; run one of them again"
-            )
+def check_versions(runs: Sequence[Run]) -> None:
+    """Raises ValueError for a run of another version of a task than a run before it."""
+    first: dict[str, tuple[Run, str]] = {}
+    for run in runs:
+        for record in run.records:
+            other, version = first.setdefault(record.task, (run, record.task_version))
+            if version != record.task_version:
+                raise ValueError(
+                    f"{run.folder} has version {record.task_version} of {record.task}, {other.folder} has version "
+                    f"{version}; keep them apart, or run one of them again"
+                )

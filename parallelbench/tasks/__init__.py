@@ -13,7 +13,7 @@ from parallelbench.tasks.text.measures import BertScore
 from parallelbench.tasks.text.source import LEVELS
 from parallelbench.tasks.text.tasks import Paraphrase, Summary, WordsToSentence
 from parallelbench.tasks.waiting_line import OPERATIONS, WaitingLine
-from parallelbench.tasks.wording import Reworded, Template, in_wordings, named_task
+from parallelbench.tasks.wording import Reworded, Wording, in_wordings, named_task
 
 
 def builtin_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, WaitingLine | LatinSquare | Sudoku]:
@@ -45,7 +45,7 @@ class Suite(Knobs):
 
     tasks: Sequence[str | Task]
     lengths: Sequence[int] = (3, 4, 5, 6)
-    templates: Sequence[Template] = (0,)
+    templates: Sequence[Wording] = (0,)
     grammar: str = HARPER.name
     bertscore: str | None = None
     infill: Count | None = None
@@ -65,6 +65,6 @@ class Suite(Knobs):
         tasks = [worded for task in chosen for worded in in_wordings(task, self.templates)]
         names = [task.name for task in tasks]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"suite.tasks={names}; give at least one task and template, each once")
+            raise ValueError(f"suite.tasks={names}; give at least one task and wording, each once")
         _ = [task.version for task in tasks]  # loads what a version names
         return infilled(tasks, self.infill)

@@ -22,9 +22,10 @@ Seed = Annotated[int, In(f"[0, {TRAIN_SEED_MIN})", "larger seeds belong to train
 class Sample(Knobs):
     """One benchmark instance.
 
-    `data` is all that the scorer needs (JSON values only); `target` is one correct answer, the only one for
-    deterministic tasks. gen_len: tokens that an answer may take where a run does not say. form: what the answer looks
-    like, with [MASK] for each token to decode, where that is given.
+    data: all that the scorer needs (JSON values only).
+    target: one right answer; the only one, unless the task has many.
+    gen_len: tokens that an answer may take where a run does not say.
+    form: what the answer looks like, with [MASK] for each token to decode, where that is given.
     """
 
     id: str

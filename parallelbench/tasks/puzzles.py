@@ -11,12 +11,12 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import Annotated
 
-from conf.knobs import In, Knobs
+from conf.knobs import Knobs
 from parallelbench.tasks.base import Draw, Sample, bench_samples, common
 
-LATIN_TEMPLATES = (
+HOLES = 4  # empty cells of a Sudoku
+LATIN_WORDINGS = (
     "{symbols}\nFill a 4x4 Latin square with these symbols. Answer with four lines of comma-separated symbols only.",
     "{symbols}\nWrite a 4x4 grid in which each row and each column holds every one of these symbols once. Reply with "
     "four lines, commas between the symbols, and nothing else.",
@@ -24,7 +24,7 @@ LATIN_TEMPLATES = (
     "symbols:\n{symbols}",
     "Symbols: {symbols}\nTask: 4x4 Latin square\nOutput: four lines only, comma-separated",
 )
-SUDOKU_TEMPLATES = (
+SUDOKU_WORDINGS = (
     "{grid}\nSolve this 4x4 Sudoku with 2x2 boxes, where 0 is an empty cell. "
     "Answer with four lines of four digits only.",
     "{grid}\nReplace every 0 so that each row, each column and each 2x2 box holds the digits 1 to 4 once. Reply with "
@@ -46,7 +46,7 @@ class LatinSquare(Knobs):
         symbols = rng.sample(string.ascii_uppercase + string.digits, 4)
         square = rng.choice(latin_squares())
         target = _write_square(square, symbols)
-        prompt, *wordings = (template.format(symbols=",".join(symbols)) for template in LATIN_TEMPLATES)
+        prompt, *wordings = (wording.format(symbols=",".join(symbols)) for wording in LATIN_WORDINGS)
         return Draw(prompt, {"symbols": symbols}, target, wordings)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
@@ -71,20 +71,19 @@ class LatinSquare(Knobs):
 
 @dataclass(frozen=True)
 class Sudoku(Knobs):
-    """Complete a 4x4 Sudoku with `holes` empty cells and exactly one solution."""
+    """Complete a 4x4 Sudoku with four empty cells and exactly one solution."""
 
-    holes: Annotated[int, In("[1, 10]", "empty cells")] = 4
     name: str = "puzzle/sudoku_n4"
     version: str = "1"
 
     def draw(self, rng: random.Random, index: int) -> Draw:
         grid = rng.choice(sudoku_grids())
-        holes = set(rng.sample(range(16), self.holes))
+        holes = set(rng.sample(range(16), HOLES))
         while not _has_one_solution(grid, holes):
-            holes = set(rng.sample(range(16), self.holes))
+            holes = set(rng.sample(range(16), HOLES))
         cells = ["0" if i in holes else str(digit) for i, digit in enumerate(grid)]
         puzzle, target = _write_grid(cells), _write_grid([str(digit) for digit in grid])
-        prompt, *wordings = (template.format(grid=puzzle) for template in SUDOKU_TEMPLATES)
+        prompt, *wordings = (wording.format(grid=puzzle) for wording in SUDOKU_WORDINGS)
         return Draw(prompt, {"grid": puzzle}, target, wordings)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:

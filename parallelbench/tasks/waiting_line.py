@@ -89,11 +89,11 @@ ORDERS = {
     ),
 }
 # of each operation in its four wordings; number is index + 1
-TEMPLATES = {
+WORDINGS = {
     operation: tuple(frame.format(order=order) for frame, order in zip(FRAMES, orders, strict=True))
     for operation, orders in ORDERS.items()
 }
-OPERATIONS = tuple(TEMPLATES)
+OPERATIONS = tuple(WORDINGS)
 People = Annotated[int, In("[2, 20]", "people in a waiting line")]
 
 
@@ -107,8 +107,8 @@ class WaitingLine(Knobs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.operation not in TEMPLATES:
-            raise ValueError(f"unknown operation {self.operation!r}; choose one of {', '.join(TEMPLATES)}")
+        if self.operation not in WORDINGS:
+            raise ValueError(f"unknown operation {self.operation!r}; choose one of {', '.join(WORDINGS)}")
         if not self.lengths:
             raise ValueError("lengths=[] of WaitingLine; give at least one number of people")
 
@@ -124,8 +124,8 @@ class WaitingLine(Knobs):
         place = rng.randrange(n + 1 if self.operation.startswith("insert") else n)
         answer = _answer(self.operation, people, person, place, rng)
         prompt, *wordings = (
-            template.format(people=write_list(people), person=person, index=place, number=place + 1)
-            for template in TEMPLATES[self.operation]
+            wording.format(people=write_list(people), person=person, index=place, number=place + 1)
+            for wording in WORDINGS[self.operation]
         )
         return Draw(prompt, {"people": people, "person": person, "index": place}, write_list(answer), wordings)
 

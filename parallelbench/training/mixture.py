@@ -15,28 +15,28 @@ from dllm.training.objectives import Batch, collate
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, train_draw
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
-from parallelbench.tasks.puzzles import LATIN_TEMPLATES, SUDOKU_TEMPLATES
+from parallelbench.tasks.puzzles import LATIN_WORDINGS, SUDOKU_WORDINGS
 from parallelbench.tasks.shapes import COLOURS, COLUMNS, KINDS, QUESTIONS, ROWS, vision_tasks
-from parallelbench.tasks.text.tasks import PARAPHRASE_TEMPLATES, SUMMARY_TEMPLATES, WORDS_TEMPLATES
-from parallelbench.tasks.waiting_line import TEMPLATES
+from parallelbench.tasks.text.tasks import PARAPHRASE_WORDINGS, SUMMARY_WORDINGS, WORDS_WORDINGS
+from parallelbench.tasks.waiting_line import WORDINGS
 from parallelbench.tasks.wording import DrawnTask, reworded
 
 SCAFFOLD = ('["', '", "', '"]', ",", "\n")  # the format of an answer, not its content
 
 
 def phrases(templates: Sequence[int] = (0,), text_draws: int = 0, pictures: bool = False) -> list[str]:
-    """What a shipped tokenizer knows as single tokens: list punctuation, names, the fixed text of the prompt templates,
-    and the words of so many draws of each text task. pictures: what the questions about pictures are made of; without
-    templates nothing else."""
+    """What a shipped tokenizer knows as single tokens: list punctuation, names, the fixed text of these wordings of
+    the tasks, and the words of so many draws of each text task. pictures: what the questions about pictures are made
+    of; without templates nothing else."""
     tasks = _tasks((3,))
-    for template in filter(None, templates):
-        reworded(tasks["waiting_line/copy"], template)  # refuses one that is not there
-    kinds = [*TEMPLATES.values(), LATIN_TEMPLATES, SUDOKU_TEMPLATES]
+    for wording in filter(None, templates):
+        reworded(tasks["waiting_line/copy"], wording)  # refuses one that is not there
+    kinds = [*WORDINGS.values(), LATIN_WORDINGS, SUDOKU_WORDINGS]
     if text_draws:
-        kinds += [WORDS_TEMPLATES, PARAPHRASE_TEMPLATES, SUMMARY_TEMPLATES]
-    worded = [kind[template] for kind in kinds for template in templates]
+        kinds += [WORDS_WORDINGS, PARAPHRASE_WORDINGS, SUMMARY_WORDINGS]
+    worded = [kind[number] for kind in kinds for number in templates]
     worded += QUESTIONS.values() if pictures else ()
-    fixed = [text for template in worded for text, *_ in string.Formatter().parse(template) if len(text) > 1]
+    fixed = [text for wording in worded for text, *_ in string.Formatter().parse(wording) if len(text) > 1]
     draws = [train_draw(tasks[name], TRAIN_SEED_MIN, i) for name in text_tasks() for i in range(text_draws)]
     texts = "\n".join(f"{draw.prompt}\n{draw.target}" for draw in draws)
     words = sorted({word for word in re.findall(r" [A-Za-z]+|[A-Za-z]{2,}", texts) if word.strip() not in FIRST_NAMES})
@@ -74,9 +74,9 @@ class TaskMixture:
         unknown = set(self.weights) - set(known)
         if unknown:
             raise ValueError(f"unknown task {sorted(unknown)[0]!r} in weights; choose among {', '.join(known)}")
-        for template in filter(None, self.templates):
+        for wording in filter(None, self.templates):
             for name in self.weights:
-                reworded(known[name], template)  # refuses one that is not there
+                reworded(known[name], wording)  # refuses one that is not there
         if self.response_lens is not None and max(self.least_lens) > max(self.response_lens):
             raise ValueError(f"least_lens={list(self.least_lens)} exceed response_lens={list(self.response_lens)}")
         if self.seed < TRAIN_SEED_MIN:

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
 import datasets
 import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from conf.knobs import Count, In, Knobs
 from dllm.training.objectives import Batch, collate, join_batches, take_rows
 from parallelbench.tasks.base import is_held_out, question
 from parallelbench.training.mixture import special_ids
@@ -49,7 +50,7 @@ class Data(Protocol):
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Knobs):
     """Rows of a JSONL file or a hub data set.
 
     source: a file that ends in .jsonl or .json, or an id for `datasets.load_dataset`.
@@ -75,20 +76,19 @@ class Rows:
     answer: str | None = "answer"
     messages: str | None = None
     text: str | None = None
-    limit: int | None = None
+    limit: Annotated[int, In("[1, 9e18]")] | None = None
     streamed: bool = False
-    max_length: int = 1024
+    max_length: Annotated[int, In("[2, 1e6]", "of a row, EOS included")] = 1024
     too_long: Literal["refuse", "drop", "cut"] = "refuse"
-    pack: int | None = None
-    pack_to: int = 32
-    batch_size: int = 16
+    pack: Count | None = None
+    pack_to: Count = 32
+    batch_size: Count = 16
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.messages is not None and self.text is not None:
             raise ValueError(f"data.messages={self.messages!r} and data.text={self.text!r}: give one of them")
-        if self.too_long not in ("refuse", "drop", "cut"):
-            raise ValueError(f"data.too_long={self.too_long!r}; choose refuse, drop or cut")
         if self.streamed and self.limit is None:
             raise ValueError("data.streamed=true reads up to data.limit rows; give it")
         if self.pack is not None and (self.pack < self.max_length or self.pack % self.pack_to):
@@ -96,14 +96,6 @@ class Rows:
                 f"data.pack={self.pack}; a packed canvas takes data.max_length={self.max_length} tokens and is "
                 f"a multiple of data.pack_to={self.pack_to}"
             )
-        for name, value in (
-            ("pack_to", self.pack_to),
-            ("batch_size", self.batch_size),
-            ("max_length", self.max_length),
-            ("limit", self.limit),
-        ):
-            if value is not None and value < (2 if name == "max_length" else 1):
-                raise ValueError(f"data.{name}={value} is too small")
 
     def open(self, tokenizer: PreTrainedTokenizerBase) -> "RowStream":
         """The rows as tokens, cached by `datasets`. Raises ValueError, naming the source, when it cannot be read, lacks

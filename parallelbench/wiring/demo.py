@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parallelbench.records.files import replace_file
-from parallelbench.records.record import Record, prompt_sha
+from parallelbench.records.record import Record
 from parallelbench.records.trace import Trace
 from parallelbench.tasks import Sample, Task, builtin_tasks, named_task, text_tasks
 from parallelbench.tasks.base import ManyAnswers, first_wording
@@ -95,31 +95,11 @@ def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, spe
 
 def _record(decoding: "Decoding", sample: Sample, task: Task | None) -> tuple[Record, Trace]:
     """What a run would keep of a decode; without scores where there is no task."""
-    from parallelbench.run.recorder import make_trace
+    from parallelbench.run.recorder import make_record, make_trace
 
     generation, generator = decoding.generation, decoding.generator
     assert generation is not None
-    prompt, right = sample.messages[-1]["content"], sample.target
-    if isinstance(task, ManyAnswers):
-        right = task.nearest(sample, generation.text)
-    record = Record(
-        id=sample.id,
-        task=sample.task,
-        task_version=task.version if task else "",
-        prompt=prompt,
-        prompt_sha=prompt_sha(prompt),
-        data=sample.data,
-        target=sample.target,
-        completion=generation.text,
-        token_ids=generation.token_ids,
-        num_tokens=generation.num_tokens,
-        scores=task.score(sample, generation.text) if task else {},
-        nfe=generation.nfe,
-        queried=generation.queried,
-        committed_at=generation.committed_at,
-        stopped_by=generation.stopped_by,
-        latency_s=decoding.seconds,
-        batch_size=1,
-        batch=sample.id,
-    )
+    right = task.nearest(sample, generation.text) if isinstance(task, ManyAnswers) else sample.target
+    scores, version = (task.score(sample, generation.text), task.version) if task else ({}, "")
+    record = make_record(sample, generation, scores, version, decoding.seconds)
     return record, make_trace(sample.id, generator.model, generation, decoding.steps, right)

@@ -57,9 +57,7 @@ class HumanEval(Knobs):
         programs = humaneval_programs(prompt, entry_point, completion)
         tests = f"{sample.data['test']}\n\ncheck({entry_point})\n"
         is_asked = _is_block(completion) and _defines(completion, entry_point)
-        return _scores(
-            programs, tests, prompt, [entry_point], is_asked, self.timeout_s, self.memory_mb, self.unsandboxed
-        )
+        return _scores(self, programs, tests, prompt, [entry_point], is_asked)
 
     def _sample(self, row: Row) -> Sample:
         prompt, test, entry_point = row.text("prompt"), row.text("test"), row.text("entry_point")
@@ -94,16 +92,8 @@ class Mbpp(Knobs):
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """As `HumanEval.score`."""
         code = extract_code(completion)
-        return _scores(
-            [code, trim(code)],
-            sample.data["tests"],
-            "",
-            re.findall(r"^(?:async )?(?:def|class) (\w+)", sample.target, re.MULTILINE),
-            _is_block(completion),
-            self.timeout_s,
-            self.memory_mb,
-            self.unsandboxed,
-        )
+        asked = re.findall(r"^(?:async )?(?:def|class) (\w+)", sample.target, re.MULTILINE)
+        return _scores(self, [code, trim(code)], sample.data["tests"], "", asked, _is_block(completion))
 
     def _sample(self, row: Row) -> Sample:
         tests = row.texts("test_list")
@@ -132,25 +122,11 @@ def _packaged_humaneval() -> str:
 
 
 def _scores(
-    programs: Sequence[str],
-    tests: str,
-    setup: str,
-    asked: Sequence[str],
-    is_asked: bool,
-    timeout_s: float,
-    memory_mb: int,
-    unsandboxed: bool,
+    task: HumanEval | Mbpp, programs: Sequence[str], tests: str, setup: str, asked: Sequence[str], is_asked: bool
 ) -> dict[str, float]:
-    outcome = run_code(
-        programs[0],
-        tests,
-        alternatives=programs[1:],
-        setup=setup,
-        asked=asked,
-        timeout_s=timeout_s,
-        memory_mb=memory_mb,
-        unsandboxed=unsandboxed,
-    )
+    """What became of the programs' tests, by the limits of the task. The rest is as in `run_code`."""
+    limits = {"timeout_s": task.timeout_s, "memory_mb": task.memory_mb, "unsandboxed": task.unsandboxed}
+    outcome = run_code(programs[0], tests, alternatives=programs[1:], setup=setup, asked=asked, **limits)
     return {
         "score": float(outcome.passed),
         "score_strict": float(outcome.passed and is_asked),

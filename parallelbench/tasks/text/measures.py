@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from conf.knobs import Count, Knobs
+from conf.knobs import Knobs
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
@@ -91,34 +91,33 @@ def novelty(prediction: str, source: str) -> float:
 class BertScore(Knobs):
     """BERTScore F1 (arXiv 1904.09675) with a model at `path`, without idf weights and rescaling.
 
-    layer: hidden layer to compare; None takes the one tuned for the model's name (17 for roberta-large, which the
-    published scores use). Raises ValueError when package, model or layer are not there.
+    The hidden layer is the one tuned for the model's name (17 for roberta-large, which the published scores use).
+    Raises ValueError when package, model or layer are not there.
     """
 
     path: str
-    layer: Count | None = None
 
     @property
     def version(self) -> str:
-        return f"bertscore-{_bert(self.path, self.layer).hash}"
+        return f"bertscore-{_bert(self.path).hash}"
 
     def __call__(self, prediction: str, reference: str) -> float:
-        scores = _bert(self.path, self.layer).score([prediction], [reference])
+        scores = _bert(self.path).score([prediction], [reference])
         return min(max(float(scores[2]), 0.0), 1.0)
 
 
 @cache
-def _bert(path: str, layer: int | None) -> Any:
+def _bert(path: str) -> Any:
     try:
         from bert_score import BERTScorer  # pyright: ignore[reportMissingImports]
         from bert_score.utils import model2layers  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise ValueError(f"bertscore={path} needs bert-score: pip install 'dllm-parallelbench[text]'") from error
     name = path.rstrip("/").split("/")[-1]
-    if layer is None and name not in model2layers:
+    if name not in model2layers:
         raise ValueError(f"no layer is known for bertscore={path}; name its folder as the model, such as roberta-large")
     try:
-        return BERTScorer(model_type=path, num_layers=layer or model2layers[name])
+        return BERTScorer(model_type=path, num_layers=model2layers[name])
     except (OSError, ValueError, AssertionError) as error:
         raise ValueError(f"cannot load bertscore={path}: {str(error).splitlines()[0]}") from error
 

@@ -29,19 +29,19 @@ from parallelbench.tasks.text.measures import (
 from parallelbench.tasks.text.source import LEVELS, draw_dialogue, draw_paraphrases, draw_words
 
 _VERSION = "1"
-WORDS_TEMPLATES = (
+WORDS_WORDINGS = (
     "{words}\nWrite one English sentence that contains these words. Answer with the sentence only.",
     "{words}\nUse all of these words in one sentence of your own. Reply with that sentence and nothing else.",
     "Make up one English sentence with all of the words below and write nothing else.\n{words}",
     "Words: {words}\nTask: one sentence with all of them\nOutput: the sentence only",
 )
-PARAPHRASE_TEMPLATES = (
+PARAPHRASE_WORDINGS = (
     "{text}\nSay this in other words and keep its meaning. Answer with the sentence only.",
     "{text}\nHow else could one put that? Reply with one sentence that means the same and nothing else.",
     "Paraphrase the sentence below and write nothing else.\n{text}",
     "Sentence: {text}\nTask: paraphrase\nOutput: the sentence only",
 )
-SUMMARY_TEMPLATES = (
+SUMMARY_WORDINGS = (
     "{text}\nSummarize this conversation in one or two sentences. Answer with the summary only.",
     "{text}\nWhat was agreed or said here, in a sentence or two? Reply with that and nothing else.",
     "Sum up the conversation below in one or two sentences and write nothing else.\n{text}",
@@ -72,7 +72,7 @@ class WordsToSentence(Knobs):
 
     def draw(self, rng: random.Random, index: int) -> Draw:
         words, sentence = draw_words(self.level, rng)
-        prompt, *wordings = (template.format(words=", ".join(words)) for template in WORDS_TEMPLATES)
+        prompt, *wordings = (wording.format(words=", ".join(words)) for wording in WORDS_WORDINGS)
         return Draw(prompt, {"words": words}, sentence, wordings)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
@@ -111,7 +111,7 @@ class Paraphrase(Knobs):
 
     def draw(self, rng: random.Random, index: int) -> Draw:
         text, references = draw_paraphrases(rng)
-        prompt, *wordings = (template.format(text=text) for template in PARAPHRASE_TEMPLATES)
+        prompt, *wordings = (wording.format(text=text) for wording in PARAPHRASE_WORDINGS)
         return Draw(prompt, {"text": text, "references": references}, references[0], wordings)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
@@ -154,7 +154,7 @@ class Summary(Knobs):
 
     def draw(self, rng: random.Random, index: int) -> Draw:
         dialogue, summary = draw_dialogue(rng)
-        prompt, *wordings = (template.format(text=dialogue) for template in SUMMARY_TEMPLATES)
+        prompt, *wordings = (wording.format(text=dialogue) for wording in SUMMARY_WORDINGS)
         return Draw(prompt, {"text": dialogue}, summary, wordings)
 
     def samples(self, limit: int, seed: int) -> list[Sample]:

@@ -1,0 +1,73 @@
+"""What readers take from the files of a run, by type. The files may hold more."""
+
+from collections.abc import Mapping
+from typing import Literal, NotRequired, TypedDict
+
+
+class Scores(TypedDict):
+    """What every scorer says; it may say more."""
+
+    score: float
+    score_strict: float
+
+
+class Identity(TypedDict):
+    """Of run.json: the fingerprint of the weights, and the version of each task."""
+
+    weights: NotRequired[str]
+    tasks: NotRequired[Mapping[str, str]]
+
+
+class Git(TypedDict):
+    """Of run.json: the commit that made the run."""
+
+    commit: str
+    dirty: bool
+
+
+class Info(TypedDict):
+    """Of run.json."""
+
+    status: Literal["partial", "done"]
+    config_hash: str
+    choices: Mapping[str, str]
+    model: str
+    device: str
+    processes: NotRequired[int]
+    identity: NotRequired[Identity]
+    git: NotRequired[Git | None]
+    is_baseline: NotRequired[bool]
+    fixed_number: NotRequired[bool]
+    is_ceiling: NotRequired[bool]
+    generation: NotRequired[str]
+    knobs: NotRequired[Mapping[str, object]]
+
+
+class Choices(TypedDict):
+    """Names of config groups; a run that no command has made has none."""
+
+    model: str
+    decoder: str
+    cache: str
+    stop: str
+    suite: str
+
+
+class Config(TypedDict):
+    """Of config.yaml."""
+
+    decoder: Mapping[str, object]
+    suite: Mapping[str, object]
+    batch_size: int
+
+
+class SuiteConfig(Config):
+    """The same of a run that a command has made."""
+
+    model: Mapping[str, object]
+    cache: Mapping[str, object]
+    stop: Mapping[str, object]
+    limit: int
+    seed: int
+    gen_length: int | None
+    block_length: int | None
