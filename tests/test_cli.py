@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from rich.console import Console
 from decoders import Generation
 from parallelbench.records.provenance import is_dirty
 from parallelbench.records.trace import Step
+from parallelbench.report.markdown import as_text, table_head, table_row
 from parallelbench.run.generator import Request
 from parallelbench.run.live import Decoding, play
 from parallelbench.tasks.waiting_line import WaitingLine
@@ -47,6 +49,7 @@ AT_ONCE = [  # and the exit code
     ("demo hello task=shufle", 2),
     ("demo hello svg=nowhere/x.svg", 2),
     ("completion bash", 0),
+    ("completion zsh", 0),
     ("completion fish", 2),
     ("lst", 2),
     ("analyze thery", 2),
@@ -56,6 +59,12 @@ AT_ONCE = [  # and the exit code
     ("run --limt 3", 2),
     ("run --limit", 2),
     ("run limit", 2),
+    ("run limit=ten", 2),
+    ("run -m decoder.rule.tau=0.5,high", 2),
+    ("run decoder=d2f decoder.decoder.rule.tau=-1", 2),
+    ("run suite.tasks=[cpoy]", 2),
+    ("run stop=eotp stop.scope=row", 2),
+    ("demo hello seed=-1", 2),
     ("report nowhere", 2),
     ("score nowhere", 2),
     ("recommend . maxloss=1", 2),
@@ -132,8 +141,8 @@ def test_a_run_takes_lists_and_numbers_as_they_are_typed(cli, tmp_path: Path) ->
 def test_show_says_what_a_choice_is(cli) -> None:
     code, out, _ = cli("show", "decoder", "credit")
     assert code == 0 and "arXiv 2510.06133" in out and "Adds trace credit to the logits" in out
-    assert re.search(r"^  decoder.rule.tau=0.9 +Tau$", out, re.MULTILINE)
-    assert re.search(r"^  \+decoder.transforms.0.tuning_free=False +bool$", out, re.MULTILINE)
+    assert re.search(r"^  decoder.rule.tau=0.9 +a number in \(0, 1e6\] \(above 1: one token", out, re.MULTILINE)
+    assert re.search(r"^  \+decoder.transforms.0.tuning_free=False +true or false$", out, re.MULTILINE)
     assert "  decoder.rule.tau=0.5,0.6,0.7,0.8,0.9,0.95,0.99" in out
     code, out, _ = cli("show", "task", "shuffle")
     assert code == 0 and "Shuffle the line into any other order" in out and "score 1, score_strict 1" in out
@@ -281,3 +290,44 @@ def test_the_notebook_runs_from_top_to_bottom(cli, tmp_path: Path, capsys: pytes
 def test_untracked_results_do_not_make_a_run_dirty() -> None:
     assert not is_dirty("") and not is_dirty("?? decode.svg\n?? page/report.html")
     assert is_dirty(" M README.md") and is_dirty("?? page/report.html\n?? decoders/rules/mine.py")
+
+
+def test_reports_fit_a_terminal() -> None:
+    """Wide tables go on below, long names and cells go on in the next line; commands stay whole."""
+    heads, cells = [f"column {i}" for i in range(9)], [f"{i}.5 [1.25, 9.75]" for i in range(9)]
+    rows = [["threshold tau=0.9", *cells], ["a name of many words " * 4, *cells]]
+    lines = [
+        "# Title",
+        "",
+        *table_head(["run", *heads]),
+        *map(table_row, rows),
+        "",
+        "![plot](plot.png)",
+        "",
+        "word " * 40,
+    ]
+    told = as_text("\n".join([*lines, "      python -m parallelbench " + "x" * 200]), folds=True).splitlines()
+    assert max(map(len, told[:-1])) <= WIDTH and "plot.png" not in str(told) and len(told[-1]) > 200
+    assert sum(line.startswith("threshold tau=0.9 ") for line in told) == 3
+    assert all(sum(f"{i}.5 [1.25, 9.75]" in line for line in told) == 2 for i in range(9))
+    assert as_text("\n".join(lines), folds=False).splitlines()[-1] == "word " * 40
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh is installed")
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("parallelbench ana", "analyze"),
+        ("parallelbench run -m decoder=eb lim", "limit="),
+        ("parallelbench analyze theory sam", "samples="),
+        ("parallelbench show model tiny_b", "tiny_block"),
+    ],
+)
+def test_zsh_completes_words(tmp_path: Path, line: str, wanted: str) -> None:
+    (tmp_path / "completion.zsh").write_text(completion(["zsh"]))
+    script = f"""compdef() {{ : }}; _files() {{ : }}; typeset -A compstate=(nmatches 1)
+        compadd() {{ while [[ "$1" != -- ]]; do shift; done; shift; print -l -- "$@" }}
+        source completion.zsh; words=({line}); CURRENT=$#words; _parallelbench"""
+    done = subprocess.run(["zsh", "-fc", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    offered = [word for word in done.stdout.split() if word.startswith(line.split()[-1])]
+    assert offered == [wanted], done.stderr

@@ -24,6 +24,7 @@ from parallelbench.stats.table import measured_on
 from parallelbench.stats.wordings import across_wordings
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
+PER_TASK = "## Score per task, %"
 MAX_BARS = 8
 MAX_MODELS = 3  # that a title names
 MAX_CURVES = 6  # more are drawn in a panel each
@@ -35,11 +36,12 @@ TASK_PLOTS = """![score per task](tasks.png)
 
 
 def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
-    """Reports all runs at or below the folders; names what it skips on stderr."""
+    """Reports all runs at or below the folders; names what it skips on stderr. Returns how the report begins."""
     paths, options = split_options(arguments, {"out_dir": "results/report"})
     runs = suite_runs(paths)
     out_dir = Path(options["out_dir"])
-    return f"{write_report(runs, out_dir, command)}\n{out_dir / 'report.html'}"
+    text = write_report(runs, out_dir, command).partition(PER_TASK)[0]
+    return f"{text}scores per task, plots and samples: open\n{out_dir / 'report.html'}"
 
 
 def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str]) -> str:
@@ -221,7 +223,7 @@ def _markdown(
         lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
     lines += wordings
     tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
-    lines += ["## Score per task, %", "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
+    lines += [PER_TASK, "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
     lines.append(table_row(["---"] + ["---:"] * len(tasks)))
     for name in names:
         cells = [METRICS["score"].show(metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]

@@ -39,6 +39,8 @@ class Suite(Knobs):
     grammar: what checks the text tasks: harper, languagetool, link_grammar or the URL of a LanguageTool server.
     bertscore: folder of a model, named as the model (roberta-large), that the published paraphrase score needs; None
         leaves that score out.
+
+    Raises ValueError for an unknown task, wording or grammar.
     """
 
     tasks: Sequence[str | Task]
@@ -47,14 +49,21 @@ class Suite(Knobs):
     grammar: str = HARPER.name
     bertscore: str | None = None
 
-    def build(self) -> list[Task]:
-        """The tasks in order. Raises ValueError for an unknown name, a repeated task, an empty suite, or a text task
-        whose grammar backend or BERTScore model is not there."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_grammar(self.grammar)
-        known: dict[str, Task] = {**builtin_tasks(self.lengths), **text_tasks(), **vision_tasks()}
+        known = self._known()
         for task in self.tasks:
-            if isinstance(task, str) and first_wording(task) not in known:
-                raise ValueError(f"unknown task {task!r}; choose among {', '.join(known)}")
+            if isinstance(task, str):
+                named_task(task, known)
+
+    def _known(self) -> dict[str, Task]:
+        return {**builtin_tasks(self.lengths), **text_tasks(), **vision_tasks()}
+
+    def build(self) -> list[Task]:
+        """The tasks in order. Raises ValueError for a repeated task, an empty suite, or a text task whose grammar
+        backend or BERTScore model is not there."""
+        known = self._known()
         if any(isinstance(task, str) and first_wording(task) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)
             known |= text_tasks(grammar_backend(self.grammar), bertscore)

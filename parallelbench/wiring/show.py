@@ -6,17 +6,21 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 
+from conf import knobs
+from conf.knobs import Knobs, wanted
 from parallelbench.tasks import builtin_tasks, named_task, text_tasks
 from parallelbench.wiring.catalogue import CONF, LISTED, comments, options
 from parallelbench.wiring.menu import WIDTH, nearest, table
 
 ROOT = CONF.parent
+OURS = ("decoders", "dllm", "parallelbench")
 FULL = 95  # characters of a line of a docstring from which on the next goes on
 KINDS = ("task", *LISTED)
 
@@ -67,7 +71,7 @@ def _task(name: str) -> str:
 def _option(group: str, name: str, about: str) -> str:
     """Comments, settings, grid and classes of a yaml file."""
     file = CONF / group / f"{name}.yaml"
-    content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    content = _content(file)
     about, _, example = about.partition(f": {group}.")
     command = f"python -m parallelbench run {group}={name}"
     facts = [("set", f"{group}.{example}")] if example else []
@@ -89,6 +93,16 @@ def _option(group: str, name: str, about: str) -> str:
         parts += _shipped(content)
     parts += [f"{target}\n{_folded(text)}" for target, text in classes.items() if text]
     return "\n\n".join(parts)
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """A yaml file, with the options that it takes from other ones where they stand."""
+    content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    for chosen in content.pop("defaults", []) if "_target_" in content else ():
+        for place, option in chosen.items() if isinstance(chosen, dict) else ():
+            group, _, key = place.strip("/").partition("@")
+            content[key] = _content(CONF / group / f"{option}.yaml")
+    return content
 
 
 def _knobs(node: Any, path: str, classes: dict[str, str]) -> Iterator[Knob]:
@@ -118,30 +132,71 @@ def _written(value: Any) -> str:
 
 
 def described(target: str) -> tuple[str, dict[str, tuple[str, str]]]:
-    """Docstring of one of our classes or functions, and its fields or arguments with type and default, from its source;
-    nothing of others."""
+    """Docstring of one of our classes or functions, and its fields or arguments with what they take and their default,
+    from its source; nothing of others."""
+    node, kinds = _source(target), get_type_hints(outline(target), include_extras=True)
+    fields = _fields(node) if node else ()
+    told = {key: (wanted(kinds[key]) if kinds.get(key, Any) is not Any else kind, value) for key, kind, value in fields}
+    return (node and ast.get_docstring(node)) or "", told
+
+
+@cache
+def outline(target: str) -> type:
+    """What of one of our classes `conf.knobs.check` wants: its name, and what its fields take where they are checked.
+    Read from its source, since it would take seconds to import."""
     package, _, name = target.rpartition(".")
+    node = None if name == "Knobs" else _source(target)
+    if not isinstance(node, ast.ClassDef):
+        return Knobs if name == "Knobs" else object
+    bases = [outline(f"{package}.{base.id}") for base in node.bases if isinstance(base, ast.Name)]
+    checked = tuple(base for base in bases if base is not object)
+    kinds = {key: _kind(kind, _named_kinds()) for key, kind, _ in _fields(node)} if checked else {}
+    return type(name, checked, {"__annotations__": kinds})
+
+
+def _kind(text: str, named: Mapping[str, Any]) -> Any:
+    """An annotation of a source. named: what it may name beside all of `conf.knobs`. Any where it names something else:
+    a part, whose own fields are checked."""
+    try:
+        return eval(text, {**vars(knobs), **named})
+    except NameError:
+        return Any
+
+
+@cache
+def _named_kinds() -> dict[str, Any]:
+    """What our modules call intervals and words: Tau, Confidence."""
+    lines = (line for package in OURS for text in _texts(package) for line in text.splitlines())
+    found = filter(None, (re.match(r"(\w+) = ((?:Annotated|Literal)\[[^#]+\])", line) for line in lines))
+    return {name: kind for name, text in (match.groups() for match in found) if (kind := _kind(text, {})) is not Any}
+
+
+@cache
+def _texts(package: str) -> list[str]:
+    return [file.read_text(encoding="utf-8") for file in sorted((ROOT / package).rglob("*.py"))]
+
+
+def _source(target: str) -> ast.ClassDef | ast.FunctionDef | None:
+    """Of one of our classes or functions; None of others."""
+    package, _, name = target.rpartition(".")
+    if package.split(".")[0] not in OURS:
+        return None
     opening = re.compile(rf"^(?:class|def) {name}\b", re.MULTILINE)
-    for file in sorted((ROOT / package.split(".")[0]).rglob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        if opening.search(text):
-            (found,) = (node for node in ast.parse(text).body if isinstance(node, Named) and node.name == name)
-            return ast.get_docstring(found) or "", dict(_fields(found))
-    return "", {}
+    text = next(filter(opening.search, _texts(package.split(".")[0])), "")
+    nodes = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    return next((node for node in nodes if node.name == name), None)
 
 
-Named = ast.ClassDef | ast.FunctionDef
-
-
-def _fields(found: Named) -> Iterator[tuple[str, tuple[str, str]]]:
+def _fields(found: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str, str]]:
+    """Name, annotation and default of each."""
     if isinstance(found, ast.ClassDef):
         for node in found.body:
             if isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar"):
                 default = "" if node.value is None else ast.unparse(node.value)
-                yield ast.unparse(node.target), (ast.unparse(node.annotation), default)
+                yield ast.unparse(node.target), ast.unparse(node.annotation), default
         return
     for argument in (*found.args.args, *found.args.kwonlyargs):
-        yield argument.arg, (ast.unparse(argument.annotation) if argument.annotation else "", "")
+        yield argument.arg, ast.unparse(argument.annotation) if argument.annotation else "", ""
 
 
 def _grid(file: Path) -> list[str]:
