@@ -72,6 +72,15 @@ def check(of: type | Callable[..., Any], **values: Any) -> None:
             raise fault.error(f"{name}{fault.where}={_shown(fault.value)} of {owner}; give {wanted(fault.kind)}")
 
 
+def check_blocks(gen_len: int, block_len: int) -> None:
+    """Raises ValueError for an answer that is not of whole blocks."""
+    if gen_len % block_len:
+        nearest = max(block_len, gen_len // block_len * block_len)
+        raise ValueError(
+            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
+        )
+
+
 @dataclass(frozen=True)
 class _Fault:
     """What does not fit. where: in which place of a list or mapping; empty for the value as a whole."""

@@ -22,7 +22,7 @@ from parallelbench.report.markdown import as_text, table_head, table_row
 from parallelbench.run.generator import Request
 from parallelbench.run.live import Decoding, play
 from parallelbench.tasks.waiting_line import WaitingLine
-from parallelbench.wiring.catalogue import CONF, options
+from parallelbench.wiring.catalogue import CONF, LISTED, options
 from parallelbench.wiring.completion import main as completion
 from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, find, plain
 from parallelbench.wiring.overrides import check_overrides
@@ -60,6 +60,7 @@ AT_ONCE = [  # and the exit code
     ("run --limit", 2),
     ("run limit", 2),
     ("run limit=ten", 2),
+    ("run gen_length=30", 2),
     ("run -m decoder.rule.tau=0.5,high", 2),
     ("run decoder=d2f decoder.decoder.rule.tau=-1", 2),
     ("run suite.tasks=[cpoy]", 2),
@@ -142,10 +143,17 @@ def test_show_says_what_a_choice_is(cli) -> None:
     code, out, _ = cli("show", "decoder", "credit")
     assert code == 0 and "arXiv 2510.06133" in out and "Adds trace credit to the logits" in out
     assert re.search(r"^  decoder.rule.tau=0.9 +a number in \(0, 1e6\] \(above 1: one token", out, re.MULTILINE)
-    assert re.search(r"^  \+decoder.transforms.0.tuning_free=False +true or false$", out, re.MULTILINE)
+    assert re.search(r"^  \+decoder.transforms.0.tuning_free=false +true or false$", out, re.MULTILINE)
     assert "  decoder.rule.tau=0.5,0.6,0.7,0.8,0.9,0.95,0.99" in out
     code, out, _ = cli("show", "task", "shuffle")
     assert code == 0 and "Shuffle the line into any other order" in out and "score 1, score_strict 1" in out
+    code, out, _ = cli("show", "task", "copy@2")
+    assert code == 0 and "Repeat the queue below exactly as it is" in out and "leniently" in out.split("Scorer")[1]
+    code, out, _ = cli("show", "decoder", "d2f")
+    assert code == 0 and re.search(r"^  decoder.decoder.rule.tau=0.9 ", out, re.MULTILINE) and "defaults" not in out
+    assert "python -m parallelbench run -m decoder=d2f decoder.running.open_at=A,B,C" in out
+    code, out, _ = cli("show", "suite", "official_v2")
+    assert code == 0 and re.search(r"^  gen_length=null$", out, re.MULTILINE)
     code, out, _ = cli("show", "model", "tiny")
     assert code == 0 and "num_hidden_layers        5" in out and "4.4 MB" in out
 
@@ -158,12 +166,12 @@ def test_the_list_says_what_was_verified_of_each_model(cli) -> None:
     assert code == 0 and "not its text" in out
 
 
-@pytest.mark.parametrize("group", ["cache", "decoder", "model", "stop"])
+@pytest.mark.parametrize("group", LISTED)
 def test_every_choice_can_be_shown(group: str) -> None:
     for name in options(group):
         text = show([group, name])
         assert max(map(len, text.splitlines())) <= WIDTH and f"{group}={name}" in text
-        if "_target_: decoders" in (CONF / group / f"{name}.yaml").read_text():
+        if group != "experiment" and "_target_: decoders" in (CONF / group / f"{name}.yaml").read_text():
             assert re.search(r"^decoders\.\w+\n  \w", text, re.MULTILINE), f"{name}: no docstring was found"
 
 

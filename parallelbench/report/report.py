@@ -3,8 +3,10 @@
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from parallelbench.records.files import out_folder, replace_file, replacing
 from parallelbench.records.questions import wording
@@ -71,7 +73,13 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     curve_of = dict(zip(names, curve_names(names, runs), strict=True))
     equal = equal_quality(runs, list(curve_of.values()))
     wordings = across_wordings(runs, list(curve_of.values()))
-    many = len(curves) > MAX_CURVES
+    many, caches = len(curves) > MAX_CURVES, _by_cache(names, runs, metrics)
+    bar = tqdm(desc="report", total=4 + 2 * (not many) + bool(caches), unit="file", leave=False)
+
+    def save(figure: Any, name: str) -> None:
+        plots.save(figure, out_dir / name)
+        bar.update()
+
     if many:
         distinct = list(dict.fromkeys(curve_of.values()))
         figure = plots.quality_against_reference(curves, distinct.index(reference_curve(distinct)), title)
@@ -81,21 +89,20 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         tasks = [task for task in tasks if not wording(task)] or tasks  # one panel for all wordings of a task
         panels = {task: _curves(names, runs, metrics, task) for task in tasks}
         by_task = plots.quality_per_task(panels, f"{model}: quality against tokens per forward by task")
-        plots.save(by_task, out_dir / "tasks_tpf")
+        save(by_task, "tasks_tpf")
         chosen = _shown_as_bars(names, runs, metrics)
         bars = {name: {t: row["score"] for t, row in metrics[name].items()} for name in chosen}
         bar_plot = plots.task_bars(bars, [curve_of[name] for name in bars], "score per task, 95 % intervals")
-        plots.save(bar_plot, out_dir / "tasks")
-    plots.save(figure, out_dir / "quality_tpf")
-    caches = _by_cache(names, runs, metrics)
+        save(bar_plot, "tasks")
+    save(figure, "quality_tpf")
     if caches:
         figure = plots.quality_against_columns(caches, f"{model}: quality against columns recomputed, 95 % intervals")
-        plots.save(figure, out_dir / "quality_columns")
+        save(figure, "quality_columns")
     by_name = dict(zip(names, runs, strict=True))
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
     methods = [name for name, run in by_name.items() if not run.facts.is_ceiling] or names
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(methods, metrics)}.items():
-        plots.save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), out_dir / file)
+        save(plots.commit_order(_orders(by_name[name]), f"order of commits, {name}"), file)
 
     text = _markdown(
         names,
@@ -109,6 +116,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     )
     replace_file(out_dir / "report.md", text)
     write_page(runs, metrics, out_dir, command, equal, wordings)
+    bar.close()
     return text
 
 

@@ -29,6 +29,11 @@ def text_tasks(
     return {task.name: task for task in tasks}
 
 
+def named_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, Task]:
+    """All tasks that a suite may name."""
+    return {**builtin_tasks(lengths), **text_tasks(), **vision_tasks()}
+
+
 @dataclass(frozen=True)
 class Suite(Knobs):
     """What a run measures: built-in tasks by name, or any Task objects.
@@ -52,18 +57,15 @@ class Suite(Knobs):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_grammar(self.grammar)
-        known = self._known()
+        known = named_tasks(self.lengths)
         for task in self.tasks:
             if isinstance(task, str):
                 named_task(task, known)
 
-    def _known(self) -> dict[str, Task]:
-        return {**builtin_tasks(self.lengths), **text_tasks(), **vision_tasks()}
-
     def build(self) -> list[Task]:
         """The tasks in order. Raises ValueError for a repeated task, an empty suite, or a text task whose grammar
         backend or BERTScore model is not there."""
-        known = self._known()
+        known = named_tasks(self.lengths)
         if any(isinstance(task, str) and first_wording(task) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)
             known |= text_tasks(grammar_backend(self.grammar), bertscore)

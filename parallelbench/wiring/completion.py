@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import yaml
 
 from parallelbench.records.facts import flatten
-from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.tasks import named_tasks
 from parallelbench.wiring.catalogue import CONF, LISTED, options, settings
 from parallelbench.wiring.menu import COMMANDS, NAMES
 
@@ -65,7 +65,7 @@ def _words() -> dict[str, list[str]]:
     after |= {"list": [*LISTED, "tasks", "settings"], "show": ["task", *LISTED], "completion": [*SCRIPTS]}
     after["analyze"] = [name.split()[1] for name in COMMANDS if name.startswith("analyze ")]
     after |= {f"show {group}": names for group, names in groups.items()}
-    return after | {"show task": [*builtin_tasks(), *text_tasks()]}
+    return after | {"show task": [*named_tasks()]}
 
 
 def _dotted() -> list[str]:

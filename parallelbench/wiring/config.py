@@ -55,7 +55,8 @@ def decode_config(
             run = until_done.enter_context(open_job(job, processes))
         except (ValueError, OSError) as error:
             return Outcome(refused=sentence(error))
-        say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(run.known)} already there")
+        there = f", {len(run.known)} already there" if run.known else ""
+        say(f"{job.folder}: {sum(map(len, job.batches))} samples{there}")
         try:
             finished = run.decode(on_progress)
             if sinks and processes.is_main:

@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from conf.knobs import Count, Knobs, Number, check
+from conf.knobs import Count, Knobs, Number, check, check_blocks
 from parallelbench.records.facts import flatten
 from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF
@@ -63,7 +63,10 @@ def check_values(config: DictConfig) -> None:
     without importing what decodes."""
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     assert isinstance(plain, dict)
-    Settings(**{key: plain.get(key) for key in Settings.__annotations__})
+    given = Settings(**{key: plain.get(key) for key in Settings.__annotations__})
+    in_blocks = given.template is None and (plain.get("decoder") or {}).get("_target_") == "decoders.Decoder"
+    if in_blocks and given.gen_length and given.block_length:
+        check_blocks(given.gen_length, given.block_length)
     for target, values in _parts(plain):
         check(outline(target), **{key: value for key, value in values.items() if value != "???"})
         if target == "parallelbench.Suite" and all(isinstance(task, str) for task in values["tasks"]):

@@ -15,7 +15,8 @@ import yaml
 
 from conf import knobs
 from conf.knobs import Knobs, wanted
-from parallelbench.tasks import builtin_tasks, named_task, text_tasks
+from parallelbench.tasks import Reworded, named_task, named_tasks
+from parallelbench.tasks.base import question
 from parallelbench.wiring.catalogue import CONF, LISTED, comments, options
 from parallelbench.wiring.menu import WIDTH, nearest, table
 
@@ -23,6 +24,7 @@ ROOT = CONF.parent
 OURS = ("decoders", "dllm", "parallelbench")
 FULL = 95  # characters of a line of a docstring from which on the next goes on
 KINDS = ("task", *LISTED)
+YAML = {"None": "null", "True": "true", "False": "false"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str]) -> str:
 
 def _task(name: str) -> str:
     """Its prompt, target and scorer, by its first sample."""
-    known = {**builtin_tasks(), **text_tasks()}
+    known = named_tasks()
     first, at, wording = name.partition("@")
     found = [full for full in known if full == first or full.endswith(f"/{first}")]
     if len(found) != 1:
@@ -57,11 +59,12 @@ def _task(name: str) -> str:
     task = named_task(found[0] + at + wording, known)
     (sample,) = task.samples(1, 0)
     scores = ", ".join(f"{key} {value:g}" for key, value in task.score(sample, sample.target).items())
+    asked = task.task if isinstance(task, Reworded) else task
     parts = [
         f"{task.name}, version {task.version}",
-        _folded(inspect.getdoc(task) or "", ""),
-        f"Scorer\n{_folded(inspect.getdoc(task.score) or '')}",
-        f"Sample {sample.id}: prompt\n{_folded(sample.messages[-1]['content'])}",
+        _folded(inspect.getdoc(asked) or "", ""),
+        f"Scorer\n{_folded(inspect.getdoc(asked.score) or '')}",
+        f"Sample {sample.id}: prompt\n{_folded(question(sample.messages))}",
         f"{_folded(f'Target, which scores {scores}', '')}\n{_folded(sample.target)}",
         f"python -m parallelbench run suite.tasks=[{task.name}] traces=1",
     ]
@@ -82,13 +85,17 @@ def _option(group: str, name: str, about: str) -> str:
         command,
     ]
     classes = dict[str, str]()
-    knobs = list(_knobs(content, group, classes)) if group != "experiment" else []
+    is_global = "# @package _global_" in file.read_text(encoding="utf-8")
+    knobs = list(_knobs(content, "" if is_global else group, classes)) if group != "experiment" else []
     if knobs:
         rows = [(f"  {'+' if knob.extra else ''}{knob.key}={knob.value}", knob.kind) for knob in knobs]
         parts.append("\n".join(["Settings, as they are without you", *table(rows)]))
-    grid = CONF / "experiment" / f"{name}.yaml"
-    if group in ("decoder", "experiment") and grid.exists():
-        parts.append("\n".join([f"Grid: python -m parallelbench run -m experiment={name}", *_grid(grid)]))
+    for experiment in _experiments(name) if group == "decoder" else [name] if group == "experiment" else []:
+        grid = _grid(CONF / "experiment" / f"{experiment}.yaml")
+        parts += ["\n".join([f"Grid: python -m parallelbench run -m experiment={experiment}", *grid])] if grid else []
+    if group == "decoder" and example and not _experiments(name):
+        sweep = f"{command.replace('run', 'run -m')} {group}.{example.partition('=')[0]}=A,B,C"
+        parts.append("\n".join(["No grid of its own. A sweep by hand:", sweep]))
     if group == "model":
         parts += _shipped(content)
     parts += [f"{target}\n{_folded(text)}" for target, text in classes.items() if text]
@@ -98,10 +105,11 @@ def _option(group: str, name: str, about: str) -> str:
 def _content(file: Path) -> dict[str, Any]:
     """A yaml file, with the options that it takes from other ones where they stand."""
     content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    for chosen in content.pop("defaults", []) if "_target_" in content else ():
+    for chosen in content.pop("defaults", []):
         for place, option in chosen.items() if isinstance(chosen, dict) else ():
-            group, _, key = place.strip("/").partition("@")
-            content[key] = _content(CONF / group / f"{option}.yaml")
+            group, at, key = place.strip("/").partition("@")
+            if at:
+                content[key] = _content(CONF / group / f"{option}.yaml")
     return content
 
 
@@ -114,13 +122,13 @@ def _knobs(node: Any, path: str, classes: dict[str, str]) -> Iterator[Knob]:
         for key, value in node.items():
             if _is_leaf(value) and not str(key).startswith("_"):
                 kind, _ = declared.get(key, ("", ""))
-                yield Knob(f"{path}.{key}", _written(value), kind)
+                yield Knob(f"{path}.{key}".lstrip("."), _written(value), kind)
         for key, (kind, default) in declared.items():
-            if key not in node and default and path.count("."):
-                yield Knob(f"{path}.{key}", default, kind, extra=True)
+            if key not in node and default and path != "decoder":
+                yield Knob(f"{path}.{key}", YAML.get(default, default), kind, extra=True)
     if not _is_leaf(node):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _knobs(value, f"{path}.{key}", classes)
+            yield from _knobs(value, f"{path}.{key}".lstrip("."), classes)
 
 
 def _is_leaf(value: Any) -> bool:
@@ -199,8 +207,15 @@ def _fields(found: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str, s
         yield argument.arg, ast.unparse(argument.annotation) if argument.annotation else "", ""
 
 
+def _experiments(decoder: str) -> list[str]:
+    """Those that choose a decoder."""
+    texts = {name: (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8") for name in options("experiment")}
+    return [name for name, text in texts.items() if re.search(rf"override /decoder: {decoder}\b", text)]
+
+
 def _grid(file: Path) -> list[str]:
-    sweeper = yaml.safe_load(file.read_text(encoding="utf-8"))["hydra"]["sweeper"]
+    """What an experiment sweeps over; nothing where it is a single run."""
+    sweeper = yaml.safe_load(file.read_text(encoding="utf-8")).get("hydra", {}).get("sweeper", {"grids": []})
     grids = sweeper.get("grids", [sweeper.get("params")])
     return table([(f"  {key}={values}", "") for grid in grids for key, values in grid.items()])
 
@@ -222,7 +237,8 @@ def _folded(text: str, margin: str = "  ") -> str:
     """Text within the width: full lines are joined with the next, and what is folded keeps its indent."""
     lines, before = list[str](), ""
     for line in text.splitlines():
-        if len(before) > FULL and line.strip() and not re.match(r"\s*[\w, ]+: ", line):
+        is_new = re.match(r"\s*[\w, ]+: ", line) and before.endswith((".", ":"))
+        if len(before) > FULL and line.strip() and not is_new:
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
