@@ -74,7 +74,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     equal = equal_quality(runs, list(curve_of.values()))
     wordings = across_wordings(runs, list(curve_of.values()))
     many, caches = len(curves) > MAX_CURVES, _by_cache(names, runs, metrics)
-    bar = tqdm(desc="report", total=4 + 2 * (not many) + bool(caches), unit="file", leave=False)
+    bar = tqdm(desc="report", total=4 + 2 * (not many) + bool(caches), unit="file", leave=False, disable=None)
 
     def save(figure: Any, name: str) -> None:
         plots.save(figure, out_dir / name)
