@@ -22,6 +22,7 @@ from parallelbench.report.markdown import as_text, table_head, table_row
 from parallelbench.run.generator import Request
 from parallelbench.run.live import Decoding, play
 from parallelbench.tasks.waiting_line import WaitingLine
+from parallelbench.wiring.ask import bracketed
 from parallelbench.wiring.catalogue import CONF, LISTED, options
 from parallelbench.wiring.completion import main as completion
 from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, find, plain
@@ -128,6 +129,11 @@ def test_options_are_understood_with_dashes(tmp_path: Path, monkeypatch: pytest.
     assert plain(["--batch-size", "4", "--limit=3", "decoder=eb"]) == ["batch_size=4", "limit=3", "decoder=eb"]
     assert plain(["--cfg", "job", "-m", "--seed", "-1"], valued=["--cfg"]) == ["--cfg", "job", "-m", "seed=-1"]
     assert plain(["--max-loss", "--limit"]) == ["max_loss=", "limit="]
+    assert bracketed("suite.tasks=a,b") == "suite.tasks=[a,b]" and bracketed("suite.lengths=3") == "suite.lengths=[3]"
+    assert (
+        bracketed("suite.tasks=[a]") == "suite.tasks=[a]"
+        and bracketed("suite.grammar=harper") == "suite.grammar=harper"
+    )
     (tmp_path / "--odd").mkdir()
     assert plain(["--odd"]) == ["--odd"]
 

@@ -123,7 +123,9 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
 def _models(runs: Sequence[Run]) -> str:
     """Each model once, in the order of the runs; of many their number."""
     names = list(dict.fromkeys(run.info["model"] for run in runs))
-    return " and ".join(names) if len(names) <= MAX_MODELS else f"{len(names)} models"
+    if len(names) > MAX_MODELS:
+        return f"{len(names)} models"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:

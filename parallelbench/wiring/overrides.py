@@ -69,7 +69,7 @@ def check_values(config: DictConfig) -> None:
         check_blocks(given.gen_length, given.block_length)
     for target, values in _parts(plain):
         check(outline(target), **{key: value for key, value in values.items() if value != "???"})
-        if target == "parallelbench.Suite" and all(isinstance(task, str) for task in values["tasks"]):
+        if target == "parallelbench.Suite" and not any(_parts(values.get("tasks"))):  # its tasks are named
             make_part(OmegaConf.create(values))
 
 

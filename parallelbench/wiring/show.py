@@ -94,7 +94,7 @@ def _option(group: str, name: str, about: str) -> str:
         grid = _grid(CONF / "experiment" / f"{experiment}.yaml")
         parts += ["\n".join([f"Grid: python -m parallelbench run -m experiment={experiment}", *grid])] if grid else []
     if group == "decoder" and example and not _experiments(name):
-        sweep = f"{command.replace('run', 'run -m')} {group}.{example.partition('=')[0]}=A,B,C"
+        sweep = f"python -m parallelbench run -m {group}={name} {group}.{example.partition('=')[0]}=A,B,C"
         parts.append("\n".join(["No grid of its own. A sweep by hand:", sweep]))
     if group == "model":
         parts += _shipped(content)
