@@ -28,6 +28,7 @@ from parallelbench.wiring.completion import main as completion
 from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, find, plain
 from parallelbench.wiring.overrides import check_overrides
 from parallelbench.wiring.show import main as show
+from parallelbench.wiring.sweep import time_left
 
 ROOT = Path(__file__).parent.parent
 AT_ONCE = [  # and the exit code
@@ -217,6 +218,11 @@ def test_a_sweep_says_which_job_it_is_at_and_ends_in_one_table(cli, tmp_path: Pa
     folder.rename(folder.with_name(folder.name.replace("-tau0.9", "")))  # as earlier versions named it
     code, out, _ = cli(*sweep)
     assert code == 0 and out.count("2 samples, 2 already there") == 2 and len(list(tmp_path.glob("runs/*"))) == 2
+
+
+def test_a_long_sweep_says_how_long_it_takes() -> None:
+    told = [time_left(seconds, ended, 5) for seconds, ended in ((0, 0), (2, 1), (20, 1), (90, 3), (600, 1))]
+    assert told == ["", "", ", about 80 s left", ", about 60 s left", ", about 40 min left"]
 
 
 def test_demo_plays_two_decoders_and_draws_them(cli, tmp_path: Path) -> None:
