@@ -67,10 +67,11 @@ def check_values(config: DictConfig) -> None:
     in_blocks = given.template is None and (plain.get("decoder") or {}).get("_target_") == "decoders.Decoder"
     if in_blocks and given.gen_length and given.block_length:
         check_blocks(given.gen_length, given.block_length)
+    suite = plain.get("suite") or {}
+    if "_target_" in suite and not any(_parts(list(suite.values()))):  # its tasks are names
+        make_part(config.suite)
     for target, values in _parts(plain):
         check(outline(target), **{key: value for key, value in values.items() if value != "???"})
-        if target == "parallelbench.Suite" and not any(_parts(values.get("tasks"))):  # its tasks are named
-            make_part(OmegaConf.create(values))
 
 
 def _parts(node: Any) -> Iterator[tuple[str, dict[str, Any]]]:
