@@ -64,8 +64,8 @@ def check_values(config: DictConfig) -> None:
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     assert isinstance(plain, dict)
     given = Settings(**{key: plain.get(key) for key in Settings.__annotations__})
-    in_blocks = given.template is None and (plain.get("decoder") or {}).get("_target_") == "decoders.Decoder"
-    if in_blocks and given.gen_length and given.block_length:
+    decoder = outline((plain.get("decoder") or {}).get("_target_", "")).__name__
+    if decoder == "Decoder" and given.template is None and given.gen_length and given.block_length:
         check_blocks(given.gen_length, given.block_length)
     suite = plain.get("suite") or {}
     if "_target_" in suite and not any(_parts(list(suite.values()))):  # its tasks are names
