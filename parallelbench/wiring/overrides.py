@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -61,9 +61,9 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) ->
 def check_values(config: DictConfig) -> None:
     """Raises ValueError for a value that a plain key or a part of a composed config refuses, as far as that can be told
     without importing what decodes."""
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    assert isinstance(plain, dict)
-    given = Settings(**{key: plain.get(key) for key in Settings.__annotations__})
+    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=False))
+    keys: dict[str, Any] = {key: plain.get(key) for key in Settings.__annotations__}
+    given = Settings(**keys)
     decoder = outline((plain.get("decoder") or {}).get("_target_", "")).__name__
     if decoder == "Decoder" and given.template is None and given.gen_length and given.block_length:
         check_blocks(given.gen_length, given.block_length)
