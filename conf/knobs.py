@@ -69,7 +69,16 @@ def check(of: type | Callable[..., Any], **values: Any) -> None:
         fault = _fault(value, kinds.get(name, Any))
         if fault is not None:
             owner = of.__qualname__.removesuffix(".__init__")
-            raise fault.error(f"{name}{fault.where}={_shown(fault.value)} of {owner}; give {_wanted(fault.kind)}")
+            raise fault.error(f"{name}{fault.where}={_shown(fault.value)} of {owner}; give {wanted(fault.kind)}")
+
+
+def check_blocks(gen_len: int, block_len: int) -> None:
+    """Raises ValueError for an answer that is not of whole blocks."""
+    if gen_len % block_len:
+        nearest = max(block_len, gen_len // block_len * block_len)
+        raise ValueError(
+            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
+        )
 
 
 @dataclass(frozen=True)
@@ -143,12 +152,13 @@ def _is_told(kind: Any) -> bool:
     return not told.get("_is_protocol") or bool(told.get("_is_runtime_protocol"))
 
 
-def _wanted(kind: Any) -> str:
+def wanted(kind: Any) -> str:
+    """What a field of this kind takes, in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return f"{WORDS[inner[0]]} {' '.join(map(str, inner[1:]))}"
     if origin in (Union, UnionType):
-        return " or ".join(map(_wanted, inner))
+        return " or ".join(map(wanted, inner))
     if origin is Literal:
         return " or ".join(map(str, inner))
     if origin is not None:

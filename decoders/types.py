@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from conf.knobs import Knobs
+from conf.knobs import Knobs, check_blocks
 from decoders.logits import Logits
 from decoders.noise import Noise
 from dllm.soft import Soft
@@ -291,11 +291,7 @@ def check_lengths(spec: ModelSpec, gen_len: int, block_len: int) -> None:
     if gen_len < 1 or block_len < 1:
         raise ValueError(f"gen_length={gen_len}, block_length={block_len}; both are at least 1")
     check_block(spec, block_len)
-    if gen_len % block_len:
-        nearest = max(block_len, gen_len // block_len * block_len)
-        raise ValueError(
-            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
-        )
+    check_blocks(gen_len, block_len)
 
 
 def check_block(spec: ModelSpec, block_len: int) -> None:

@@ -1,5 +1,6 @@
 """One `load` for every kind of model that a folder may hold."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_
 
 from conf.knobs import Weight, check
 from dllm.causal import load_causal
-from dllm.checkpoint import HUB, find_file, raw_config, read_tokenizer, shipped_causal_models, shipped_models
+from dllm.checkpoint import ASSETS, HUB, find_file, raw_config, read_tokenizer, shipped_causal_models, shipped_models
 from dllm.families import recognise
 from dllm.guidance import Guided
 from dllm.load import load_diffusion
@@ -26,9 +27,11 @@ def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options:
         transformers; recurrent ones take device, dtype and where their files are. Giving spec, family or adapter says
         that a diffusion model is meant, unless config.json says that the model is recurrent.
 
-    Raises ValueError as `load_diffusion` does, and for options of another kind of model.
+    Raises ValueError as `load_diffusion` does, for options of another kind of model, and, before the hub is asked, for
+    a name that is nearly a shipped model's.
     """
     check(load, name_or_path=name_or_path, guidance=guidance)
+    _check_spelling(str(name_or_path))
     kind = _kind(name_or_path, options)
     if kind == "diffusion":
         model = load_diffusion(name_or_path, **options)
@@ -42,6 +45,13 @@ def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options:
             f"{'autoregressive' if kind == 'causal' else 'depth-recurrent'}; leave it out"
         )
     return (load_causal if kind == "causal" else load_recurrent)(name_or_path, **options)
+
+
+def _check_spelling(name: str) -> None:
+    shipped = sorted(path.name for path in ASSETS.iterdir())
+    near = get_close_matches(name.replace("_", "-"), shipped, 1, cutoff=0.8)
+    if near and name not in shipped and "/" not in name and not Path(name).exists():
+        raise ValueError(f"there is no model {name!r}; the nearest shipped one is {near[0]!r}")
 
 
 def _kind(name_or_path: str | Path, options: dict[str, Any]) -> str:

@@ -308,8 +308,10 @@ def test_a_report_puts_autoregressive_runs_beside_diffusion(cli, tmp_path: Path,
     sweep = ["decoder=prompt_lookup", "decoder.num_tokens=2,10"]
     assert cli("run", "-m", *causal, *sweep, *SMALL, "out_dir=runs/lookup")[0] == 0
     assert cli("run", "-m", "decoder=fixed", "decoder.rule.k=1,4", *SMALL, "out_dir=runs/fixed")[0] == 0
-    code, text, _ = cli("report", "runs", "out_dir=page")
-    assert code == 0 and text.startswith("# small-ar and tiny: 5 runs")
+    code, out, _ = cli("report", "runs", "out_dir=page")
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert code == 0 and out.startswith("# small-ar and tiny: 5 runs")
+    assert text.startswith("# small-ar and tiny: 5 runs")
     assert "Where a name does not say it: model=causal." in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     table = {cells[0].removeprefix("| "): cells for cells in reversed(rows) if len(cells) > 9}  # the first one

@@ -31,7 +31,8 @@ from parallelbench.tasks.puzzles import LatinSquare
 from parallelbench.tasks.rows import draw_rows
 from parallelbench.tasks.waiting_line import WaitingLine
 from parallelbench.wiring.conf import CONF
-from parallelbench.wiring.config import Settings
+from parallelbench.wiring.overrides import Settings
+from parallelbench.wiring.show import outline
 
 pytestmark = pytest.mark.usefixtures("as_a_user_has_it")
 NAN, INF = math.nan, math.inf
@@ -141,6 +142,17 @@ def test_every_part_of_a_decoder_checks_its_fields() -> None:
         if issubclass(kind, Part):
             own = vars(kind).get("__post_init__")
             assert own is None or "super" in inspect.unwrap(own).__code__.co_names, kind
+
+
+def test_values_are_checked_before_their_classes_are_imported() -> None:
+    """By outlines of the classes, which take what the classes take, or do not tell."""
+    told = 0
+    for kind in kinds_with_knobs():
+        real = get_type_hints(kind, include_extras=True)
+        outlined = get_type_hints(outline(f"{kind.__module__}.{kind.__name__}"), include_extras=True)
+        assert all(taken in (real[name], Any) for name, taken in outlined.items()), kind
+        told += sum(taken is not Any for taken in outlined.values())
+    assert told > 150
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,14 +18,17 @@ from rich.console import Console
 from decoders import Generation
 from parallelbench.records.provenance import is_dirty
 from parallelbench.records.trace import Step
+from parallelbench.report.markdown import as_text, table_head, table_row
 from parallelbench.run.generator import Request
 from parallelbench.run.live import Decoding, play
 from parallelbench.tasks.waiting_line import WaitingLine
-from parallelbench.wiring.catalogue import CONF, options
+from parallelbench.wiring.ask import bracketed
+from parallelbench.wiring.catalogue import CONF, LISTED, options
 from parallelbench.wiring.completion import main as completion
 from parallelbench.wiring.menu import COMMANDS, PASSED_ON, WIDTH, find, plain
 from parallelbench.wiring.overrides import check_overrides
 from parallelbench.wiring.show import main as show
+from parallelbench.wiring.sweep import time_left
 
 ROOT = Path(__file__).parent.parent
 AT_ONCE = [  # and the exit code
@@ -47,6 +51,7 @@ AT_ONCE = [  # and the exit code
     ("demo hello task=shufle", 2),
     ("demo hello svg=nowhere/x.svg", 2),
     ("completion bash", 0),
+    ("completion zsh", 0),
     ("completion fish", 2),
     ("lst", 2),
     ("analyze thery", 2),
@@ -56,6 +61,13 @@ AT_ONCE = [  # and the exit code
     ("run --limt 3", 2),
     ("run --limit", 2),
     ("run limit", 2),
+    ("run limit=ten", 2),
+    ("run gen_length=30", 2),
+    ("run -m decoder.rule.tau=0.5,high", 2),
+    ("run decoder=d2f decoder.decoder.rule.tau=-1", 2),
+    ("run suite.tasks=[cpoy]", 2),
+    ("run stop=eotp stop.scope=row", 2),
+    ("demo hello seed=-1", 2),
     ("report nowhere", 2),
     ("score nowhere", 2),
     ("recommend . maxloss=1", 2),
@@ -118,6 +130,11 @@ def test_options_are_understood_with_dashes(tmp_path: Path, monkeypatch: pytest.
     assert plain(["--batch-size", "4", "--limit=3", "decoder=eb"]) == ["batch_size=4", "limit=3", "decoder=eb"]
     assert plain(["--cfg", "job", "-m", "--seed", "-1"], valued=["--cfg"]) == ["--cfg", "job", "-m", "seed=-1"]
     assert plain(["--max-loss", "--limit"]) == ["max_loss=", "limit="]
+    assert bracketed("suite.tasks=a,b") == "suite.tasks=[a,b]" and bracketed("suite.lengths=3") == "suite.lengths=[3]"
+    assert (
+        bracketed("suite.tasks=[a]") == "suite.tasks=[a]"
+        and bracketed("suite.grammar=harper") == "suite.grammar=harper"
+    )
     (tmp_path / "--odd").mkdir()
     assert plain(["--odd"]) == ["--odd"]
 
@@ -132,11 +149,18 @@ def test_a_run_takes_lists_and_numbers_as_they_are_typed(cli, tmp_path: Path) ->
 def test_show_says_what_a_choice_is(cli) -> None:
     code, out, _ = cli("show", "decoder", "credit")
     assert code == 0 and "arXiv 2510.06133" in out and "Adds trace credit to the logits" in out
-    assert re.search(r"^  decoder.rule.tau=0.9 +Tau$", out, re.MULTILINE)
-    assert re.search(r"^  \+decoder.transforms.0.tuning_free=False +bool$", out, re.MULTILINE)
+    assert re.search(r"^  decoder.rule.tau=0.9 +a number in \(0, 1e6\] \(above 1: one token", out, re.MULTILINE)
+    assert re.search(r"^  \+decoder.transforms.0.tuning_free=false +true or false$", out, re.MULTILINE)
     assert "  decoder.rule.tau=0.5,0.6,0.7,0.8,0.9,0.95,0.99" in out
     code, out, _ = cli("show", "task", "shuffle")
     assert code == 0 and "Shuffle the line into any other order" in out and "score 1, score_strict 1" in out
+    code, out, _ = cli("show", "task", "copy@2")
+    assert code == 0 and "Repeat the queue below exactly as it is" in out and "leniently" in out.split("Scorer")[1]
+    code, out, _ = cli("show", "decoder", "d2f")
+    assert code == 0 and re.search(r"^  decoder.decoder.rule.tau=0.9 ", out, re.MULTILINE) and "defaults" not in out
+    assert "python -m parallelbench run -m decoder=d2f decoder.running.open_at=A,B,C" in out
+    code, out, _ = cli("show", "suite", "official_v2")
+    assert code == 0 and re.search(r"^  gen_length=null$", out, re.MULTILINE)
     code, out, _ = cli("show", "model", "tiny")
     assert code == 0 and "num_hidden_layers        5" in out and "4.4 MB" in out
 
@@ -149,12 +173,12 @@ def test_the_list_says_what_was_verified_of_each_model(cli) -> None:
     assert code == 0 and "not its text" in out
 
 
-@pytest.mark.parametrize("group", ["cache", "decoder", "model", "stop"])
+@pytest.mark.parametrize("group", LISTED)
 def test_every_choice_can_be_shown(group: str) -> None:
     for name in options(group):
         text = show([group, name])
         assert max(map(len, text.splitlines())) <= WIDTH and f"{group}={name}" in text
-        if "_target_: decoders" in (CONF / group / f"{name}.yaml").read_text():
+        if group != "experiment" and "_target_: decoders" in (CONF / group / f"{name}.yaml").read_text():
             assert re.search(r"^decoders\.\w+\n  \w", text, re.MULTILINE), f"{name}: no docstring was found"
 
 
@@ -184,7 +208,8 @@ def test_a_sweep_says_which_job_it_is_at_and_ends_in_one_table(cli, tmp_path: Pa
     sweep = ["run", "-m", *SMALL, "limit=1", "decoder.rule.tau=0.5,0.9", "cache=dual", "out_dir=runs"]
     code, out, err = cli(*sweep)
     assert code == 0, err
-    assert "job 2 of 2: tiny threshold tau=0.9 cache=dual\nruns/tiny-threshold-dual-tau0.9-" in out
+    second = r"job 2 of 2(, about \d+ \w+ left)?: tiny threshold tau=0.9 cache=dual\nruns/tiny-threshold-dual-tau0.9-"
+    assert re.search(second, out)
     summary = out.split("\n\n")[-1].splitlines()
     assert summary[0].split()[:4] == ["run", "n", "score", "%"] and max(map(len, out.splitlines())) <= WIDTH
     assert [line.split("  ")[0] for line in summary[1:3]] == ["threshold tau=0.5", "threshold tau=0.9"]
@@ -194,6 +219,11 @@ def test_a_sweep_says_which_job_it_is_at_and_ends_in_one_table(cli, tmp_path: Pa
     folder.rename(folder.with_name(folder.name.replace("-tau0.9", "")))  # as earlier versions named it
     code, out, _ = cli(*sweep)
     assert code == 0 and out.count("2 samples, 2 already there") == 2 and len(list(tmp_path.glob("runs/*"))) == 2
+
+
+def test_a_long_sweep_says_how_long_it_takes() -> None:
+    told = [time_left(seconds, ended, 5) for seconds, ended in ((0, 0), (2, 1), (20, 1), (90, 3), (600, 1))]
+    assert told == ["", "", ", about 80 s left", ", about 60 s left", ", about 40 min left"]
 
 
 def test_demo_plays_two_decoders_and_draws_them(cli, tmp_path: Path) -> None:
@@ -281,3 +311,44 @@ def test_the_notebook_runs_from_top_to_bottom(cli, tmp_path: Path, capsys: pytes
 def test_untracked_results_do_not_make_a_run_dirty() -> None:
     assert not is_dirty("") and not is_dirty("?? decode.svg\n?? page/report.html")
     assert is_dirty(" M README.md") and is_dirty("?? page/report.html\n?? decoders/rules/mine.py")
+
+
+def test_reports_fit_a_terminal() -> None:
+    """Wide tables go on below, long names and cells go on in the next line; commands stay whole."""
+    heads, cells = [f"column {i}" for i in range(9)], [f"{i}.5 [1.25, 9.75]" for i in range(9)]
+    rows = [["threshold tau=0.9", *cells], ["a name of many words " * 4, *cells]]
+    lines = [
+        "# Title",
+        "",
+        *table_head(["run", *heads]),
+        *map(table_row, rows),
+        "",
+        "![plot](plot.png)",
+        "",
+        "word " * 40,
+    ]
+    told = as_text("\n".join([*lines, "      python -m parallelbench " + "x" * 200]), folds=True).splitlines()
+    assert max(map(len, told[:-1])) <= WIDTH and "plot.png" not in str(told) and len(told[-1]) > 200
+    assert sum(line.startswith("threshold tau=0.9 ") for line in told) == 3
+    assert all(sum(f"{i}.5 [1.25, 9.75]" in line for line in told) == 2 for i in range(9))
+    assert as_text("\n".join(lines), folds=False).splitlines()[-1] == "word " * 40
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh is installed")
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("parallelbench ana", "analyze"),
+        ("parallelbench run -m decoder=eb lim", "limit="),
+        ("parallelbench analyze theory sam", "samples="),
+        ("parallelbench show model tiny_b", "tiny_block"),
+    ],
+)
+def test_zsh_completes_words(tmp_path: Path, line: str, wanted: str) -> None:
+    (tmp_path / "completion.zsh").write_text(completion(["zsh"]))
+    script = f"""compdef() {{ : }}; _files() {{ : }}; typeset -A compstate=(nmatches 1)
+        compadd() {{ while [[ "$1" != -- ]]; do shift; done; shift; print -l -- "$@" }}
+        source completion.zsh; words=({line}); CURRENT=$#words; _parallelbench"""
+    done = subprocess.run(["zsh", "-fc", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    offered = [word for word in done.stdout.split() if word.startswith(line.split()[-1])]
+    assert offered == [wanted], done.stderr

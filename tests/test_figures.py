@@ -10,6 +10,7 @@ from parallelbench.report import plots
 from parallelbench.report.drawing.labels import place
 from parallelbench.report.drawing.style import KNOWN, curve_looks, look
 from parallelbench.stats.intervals import Value
+from parallelbench.wiring.catalogue import options
 
 
 def test_labels_cover_neither_points_nor_each_other() -> None:
@@ -31,6 +32,11 @@ def test_known_names_look_unlike(kind: str) -> None:
     looks = [(seen.colour, seen.shape) for seen in (look(kind, name) for name in KNOWN[kind])]
     assert len(set(looks)) == len(looks) == len(set(KNOWN[kind]))
     assert look(kind, "of one's own") == look(kind, "of one's own")
+
+
+@pytest.mark.parametrize("kind", ["decoder", "cache"])
+def test_every_choice_has_a_look_of_its_own(kind: str) -> None:
+    assert set(options(kind)) == set(KNOWN[kind])
 
 
 def test_a_decoder_looks_alike_whatever_is_beside_it() -> None:

@@ -104,6 +104,9 @@ def test_broken_checkpoints_are_named(folder: Path, name: str, content: bytes | 
 
 
 def test_unknown_names_list_what_is_shipped() -> None:
+    for slip, meant in (("tinny", "tiny"), ("tiny_ar", "tiny-ar")):  # at once, without the hub
+        with pytest.raises(ValueError, match=f"there is no model '{slip}'; the nearest shipped one is '{meant}'"):
+            dllm.load(slip)
     with pytest.raises(ValueError, match=r"cannot load model '/no/such' \(shipped models: tiny, .*, tiny-uniform\)"):
         dllm.load("/no/such")
 

@@ -68,7 +68,8 @@ def test_a_report_leaves_unfinished_runs_out(cli, tmp_path: Path) -> None:
     info = json.loads((folder / "run.json").read_text()) | {"status": "partial"}
     (folder / "run.json").write_text(json.dumps(info))
     code, out, _ = cli("report", "runs", "out_dir=page")
-    assert code == 0 and "Not finished, left out: runs/cut" in out and "\n| credit" not in out
+    assert code == 0 and "Not finished, left out: runs/cut" in out
+    assert "\nthreshold tau=0.9 " in out and "\ncredit" not in out
     code, out, _ = cli("report", "runs/cut", "out_dir=page")
     assert code == 0 and "shown as they are" in out
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from tqdm import tqdm
 
 from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.record import Record, Run
@@ -25,7 +26,8 @@ def main(arguments: Sequence[str]) -> str:
     """Writes order.csv, by task, and order.md. Raises ValueError for runs without samples."""
     paths, options = split_options(arguments, {"out_dir": "results/order"})
     runs = suite_runs(paths)
-    tables = {name: order_by_task(run) for name, run in zip(run_names(runs), runs, strict=True)}
+    named = tqdm(list(zip(run_names(runs), runs, strict=True)), desc="order", unit="run", leave=False, disable=None)
+    tables = {name: order_by_task(run) for name, run in named}
     out_dir = out_folder(options["out_dir"])
     lines = [
         [run, task, name, v.value, v.ci_low, v.ci_high, v.n]

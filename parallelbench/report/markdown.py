@@ -1,9 +1,14 @@
-"""Tables: their lines in Markdown, and lines of CSV."""
+"""Tables: their lines in Markdown and CSV, and Markdown as a terminal shows it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, zip_longest
+from textwrap import wrap
 from typing import Any
 
 from parallelbench.stats.intervals import Value
+from parallelbench.stats.table import WIDTH
+
+FIRST = 40  # characters of a table's first column in a terminal; longer names take several lines
 
 
 def table_row(cells: Sequence[str]) -> str:
@@ -37,3 +42,41 @@ def _cells(row: Any) -> dict[str, object]:
         else:
             found[name] = value
     return found
+
+
+def as_text(markdown: str, folds: bool) -> str:
+    """For a terminal: columns aligned, wide tables cut into several that begin with the same column, pictures left out.
+    folds: whether long lines are wrapped too; indented ones, which are commands, stay whole."""
+    lines = list[str]()
+    for is_table, block in groupby(markdown.splitlines(), lambda line: line.startswith("| ")):
+        if is_table:
+            lines += _aligned([line[2:-2].split(" | ") for line in block])
+            continue
+        for line in block:
+            if line.startswith("!["):
+                continue
+            if line or (lines and lines[-1]):
+                is_whole = line.startswith(" ") or not folds
+                lines += [line] if is_whole else wrap(line, WIDTH, break_on_hyphens=False) or [""]
+    return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    heads, rule, *body = rows
+    widest = [max([1, *map(len, [*head.split(), *(row[i] for row in body)])]) for i, head in enumerate(heads)]
+    first = min(widest[0], FIRST)
+    widths = [first, *(min(width, WIDTH - first - 2) for width in widest[1:])]
+    left = list(range(1, len(heads)))
+    while left:
+        shown = [0, left.pop(0)]
+        while left and sum(widths[i] + 2 for i in (*shown, left[0])) - 2 <= WIDTH:
+            shown.append(left.pop(0))
+        for row in (heads, *body):
+            cells = [wrap(row[i], widths[i], break_on_hyphens=False) or [""] for i in shown]
+            for parts in zip_longest(*cells, fillvalue=""):
+                sided = zip(shown, parts, strict=True)
+                yield "  ".join(
+                    f"{part:{'>' if rule[i].endswith(':') else '<'}{widths[i]}}" for i, part in sided
+                ).rstrip()
+        if left:
+            yield ""

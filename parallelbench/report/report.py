@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
 
 from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.records.questions import wording
@@ -23,6 +26,7 @@ from parallelbench.stats.table import measured_on
 from parallelbench.stats.wordings import across_wordings
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
+PER_TASK = "## Score per task, %"
 MAX_BARS = 8
 MAX_MODELS = 3  # that a title names
 MAX_CURVES = 6  # more are drawn in a panel each
@@ -34,11 +38,12 @@ TASK_PLOTS = """![score per task](tasks.png)
 
 
 def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
-    """Reports all runs at or below the folders; names what it skips on stderr."""
+    """Reports all runs at or below the folders; names what it skips on stderr. Returns how the report begins."""
     paths, options = split_options(arguments, {"out_dir": "results/report"})
     runs = suite_runs(paths)
     out_dir = Path(options["out_dir"])
-    return f"{write_report(runs, out_dir, command)}\n{out_dir / 'report.html'}"
+    text = write_report(runs, out_dir, command).partition(PER_TASK)[0]
+    return f"{text}scores per task, plots and samples: open\n{out_dir / 'report.html'}"
 
 
 def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str]) -> str:
@@ -68,7 +73,13 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     curve_of = dict(zip(names, curve_names(names, runs), strict=True))
     equal = equal_quality(runs, list(curve_of.values()))
     wordings = across_wordings(runs, list(curve_of.values()))
-    many = len(curves) > MAX_CURVES
+    many, caches = len(curves) > MAX_CURVES, _by_cache(names, runs, metrics)
+    bar = tqdm(desc="report", total=4 + 2 * (not many) + bool(caches), unit="file", leave=False, disable=None)
+
+    def save(figure: Any, name: str) -> None:
+        plots.save(figure, out_dir / name)
+        bar.update()
+
     if many:
         distinct = list(dict.fromkeys(curve_of.values()))
         figure = plots.quality_against_reference(curves, distinct.index(reference_curve(distinct)), title)
@@ -78,22 +89,21 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         tasks = [task for task in tasks if not wording(task)] or tasks  # one panel for all wordings of a task
         panels = {task: _curves(names, runs, metrics, task) for task in tasks}
         by_task = plots.quality_per_task(panels, f"{model}: quality against tokens per forward by task")
-        plots.save(by_task, out_dir / "tasks_tpf")
+        save(by_task, "tasks_tpf")
         chosen = _shown_as_bars(names, runs, metrics)
         bars = {name: {t: row["score"] for t, row in metrics[name].items()} for name in chosen}
         bar_plot = plots.task_bars(bars, [curve_of[name] for name in bars], "score per task, 95 % intervals")
-        plots.save(bar_plot, out_dir / "tasks")
-    plots.save(figure, out_dir / "quality_tpf")
-    caches = _by_cache(names, runs, metrics)
+        save(bar_plot, "tasks")
+    save(figure, "quality_tpf")
     if caches:
         figure = plots.quality_against_columns(caches, f"{model}: quality against columns recomputed, 95 % intervals")
-        plots.save(figure, out_dir / "quality_columns")
+        save(figure, "quality_columns")
     by_name = dict(zip(names, runs, strict=True))
     slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
     methods = [name for name, run in by_name.items() if not run.facts.is_ceiling] or names
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(methods, metrics)}.items():
         orders = commits_by_task(by_name[name].records)
-        plots.save(plots.commit_order(orders, f"order of commits, {name}"), out_dir / file)
+        save(plots.commit_order(orders, f"order of commits, {name}"), file)
 
     text = _markdown(
         names,
@@ -107,13 +117,16 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     )
     replace_file(out_dir / "report.md", text)
     write_page(runs, metrics, out_dir, command, equal, wordings)
+    bar.close()
     return text
 
 
 def _models(runs: Sequence[Run]) -> str:
     """Each model once, in the order of the runs; of many their number."""
     names = list(dict.fromkeys(run.info["model"] for run in runs))
-    return " and ".join(names) if len(names) <= MAX_MODELS else f"{len(names)} models"
+    if len(names) > MAX_MODELS:
+        return f"{len(names)} models"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
@@ -214,7 +227,7 @@ def _markdown(
         lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
     lines += wordings
     tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
-    lines += ["## Score per task, %", "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
+    lines += [PER_TASK, "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
     lines.append(table_row(["---"] + ["---:"] * len(tasks)))
     for name in names:
         cells = [METRICS["score"].show(metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]

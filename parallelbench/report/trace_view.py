@@ -113,6 +113,8 @@ def _story(name: str, record: Record, trace: Trace | None) -> Iterator[Text]:
         drafted = {"drafts accepted": frame.step.accepted, "rejected": len(frame.step.rejected)}
         counts = {what: len(columns) for what, columns in events.items()} | drafted
         did = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing changed"
+        unseen = sum(column > len(record.token_ids) for column in frame.committed)
+        did += f" ({unseen} of them behind the answer's end)" if unseen else ""
         yield Text(f"forward {frame.step.forward + 1} of {record.nfe}: {did}\n") + _canvas(trace, frame, right, record)
     assert frame is not None, "a decode has a forward"
     order = "order of commits\n "

@@ -30,6 +30,11 @@ def text_tasks(
     return {task.name: task for task in tasks}
 
 
+def named_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, Task]:
+    """All tasks that a suite may name."""
+    return {**builtin_tasks(lengths), **text_tasks(), **vision_tasks()}
+
+
 @dataclass(frozen=True)
 class Suite(Knobs):
     """What a run measures: built-in tasks by name, or any Task objects.
@@ -41,6 +46,8 @@ class Suite(Knobs):
     bertscore: folder of a model, named as the model (roberta-large), that the published paraphrase score needs; None
         leaves that score out.
     infill: tokens of an item, where the form of the answers, which are lists, is given; None where it is not.
+
+    Raises ValueError for an unknown task, wording or grammar.
     """
 
     tasks: Sequence[str | Task]
@@ -50,14 +57,18 @@ class Suite(Knobs):
     bertscore: str | None = None
     infill: Count | None = None
 
-    def build(self) -> list[Task]:
-        """The tasks in order. Raises ValueError for an unknown name, a repeated task, an empty suite, or a text task
-        whose grammar backend or BERTScore model is not there."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_grammar(self.grammar)
-        known: dict[str, Task] = {**builtin_tasks(self.lengths), **text_tasks(), **vision_tasks()}
+        known = named_tasks(self.lengths)
         for task in self.tasks:
-            if isinstance(task, str) and first_wording(task) not in known:
-                raise ValueError(f"unknown task {task!r}; choose among {', '.join(known)}")
+            if isinstance(task, str):
+                named_task(task, known)
+
+    def build(self) -> list[Task]:
+        """The tasks in order. Raises ValueError for a repeated task, an empty suite, or a text task whose grammar
+        backend or BERTScore model is not there."""
+        known = named_tasks(self.lengths)
         if any(isinstance(task, str) and first_wording(task) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)
             known |= text_tasks(grammar_backend(self.grammar), bertscore)

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
     refused, overrides, words = "", [], []
     try:
         words = plain(arguments, FLAGS, (*VALUED, *SHORT_VALUED))
-        words = words if {"-m", "--multirun"} & set(words) else list(map(_bracketed, words))
+        words = words if {"-m", "--multirun"} & set(words) else list(map(bracketed, words))
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
         _check_words(words)
         if not any(word.startswith(OTHER_ROOT) for word in words):
@@ -69,9 +69,9 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def _bracketed(word: str) -> str:
-    """A list of a suite's, suite.tasks=a,b, as Hydra wants it: suite.tasks=[a,b]."""
-    return re.sub(r"^(suite\.\w+)=([^\[\]'\"]+,[^\[\]'\"]*)$", r"\1=[\2]", word)
+def bracketed(word: str) -> str:
+    """A list of a suite's, suite.tasks=a,b or suite.tasks=a, as Hydra wants it: suite.tasks=[a,b]."""
+    return re.sub(r"^(suite\.(?:tasks|lengths|templates))=([^\[\]'\"$]+)$", r"\1=[\2]", word)
 
 
 def _check_words(words: Sequence[str]) -> None:

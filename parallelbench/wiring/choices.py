@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from parallelbench.tasks import builtin_tasks, text_tasks
-from parallelbench.tasks.base import Task
+from parallelbench.tasks import named_tasks
+from parallelbench.tasks.base import Task, question
 from parallelbench.wiring.catalogue import LISTED, options, settings, verified
 from parallelbench.wiring.menu import nearest, table
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> str:
 
 def _rows(heading: str, mine: Path | None) -> list[str]:
     if heading == "tasks":
-        rows = [(f"suite.tasks=[{name}]", _asked(task)) for name, task in {**builtin_tasks(), **text_tasks()}.items()]
+        rows = [(f"suite.tasks=[{name}]", _asked(task)) for name, task in named_tasks().items()]
     elif heading == "settings":
         rows = [(f"{key}={default}", what) for key, (default, what) in settings().items()]
     else:
@@ -39,4 +39,4 @@ def _rows(heading: str, mine: Path | None) -> list[str]:
 def _asked(task: Task) -> str:
     """What a task's prompts end with."""
     (sample,) = task.samples(1, 0)
-    return sample.messages[-1]["content"].splitlines()[-1]
+    return question(sample.messages).splitlines()[-1]

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 import yaml
 
 from parallelbench.records.facts import flatten
-from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.tasks import named_tasks
 from parallelbench.wiring.catalogue import CONF, LISTED, options, settings
 from parallelbench.wiring.menu import COMMANDS, NAMES
 
-SHELLS = ("bash", "zsh")
-ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
-SCRIPT = """_parallelbench() {{
+BASH = """_parallelbench() {{
   local line="${{COMP_LINE:0:COMP_POINT}}" words=() current before
   read -ra words <<< "$line"
   [[ "$line" == *" " ]] && words+=("")
@@ -33,13 +31,28 @@ SCRIPT = """_parallelbench() {{
 }}
 complete -F _parallelbench parallelbench
 """
+ZSH = """(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
+_parallelbench() {{
+  local choices="" before="${{words[2]}}"
+  (( CURRENT == 2 )) && before=""
+  [[ "$before" == (analyze|show) ]] && (( CURRENT > 3 )) && before+=" ${{words[3]}}"
+  case "$before" in
+{cases}
+  esac
+  compadd -S "" -- ${{(M)${{=choices}}:#*=}}
+  compadd -- ${{${{=choices}}:#*=}}
+  (( compstate[nmatches] )) || [[ -z "$before" ]] || _files
+}}
+compdef _parallelbench parallelbench
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH}
 
 
 def main(arguments: Sequence[str]) -> str:
-    if len(arguments) != 1 or arguments[0] not in SHELLS:
-        raise ValueError(f"completion takes the name of a shell, {' or '.join(SHELLS)}")
+    if len(arguments) != 1 or arguments[0] not in SCRIPTS:
+        raise ValueError(f"completion takes the name of a shell, {' or '.join(SCRIPTS)}")
     cases = "\n".join(f"    {shlex.quote(name)}) choices={shlex.quote(' '.join(w))} ;;" for name, w in _words().items())
-    return (ZSH if arguments[0] == "zsh" else "") + SCRIPT.format(cases=cases)
+    return SCRIPTS[arguments[0]].format(cases=cases)
 
 
 def _words() -> dict[str, list[str]]:
@@ -49,10 +62,10 @@ def _words() -> dict[str, list[str]]:
     run += [f"{key}=" for key in (*settings(), *_dotted())]
     after = {name: [f"{key}=" for key in command.options] for name, command in COMMANDS.items()}
     after |= {"": [*NAMES, "--help", "--version"], "run": [*run, "-m", "--cfg", "--help"]}
-    after |= {"list": [*LISTED, "tasks", "settings"], "show": ["task", *LISTED], "completion": [*SHELLS]}
+    after |= {"list": [*LISTED, "tasks", "settings"], "show": ["task", *LISTED], "completion": [*SCRIPTS]}
     after["analyze"] = [name.split()[1] for name in COMMANDS if name.startswith("analyze ")]
     after |= {f"show {group}": names for group, names in groups.items()}
-    return after | {"show task": [*builtin_tasks(), *text_tasks()]}
+    return after | {"show task": [*named_tasks()]}
 
 
 def _dotted() -> list[str]:

@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,7 +13,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from conf.knobs import Count, Knobs, Number
 from parallelbench.records.facts import knobs_of
 from parallelbench.records.record import config_hash
 from parallelbench.report.sinks import Sinks
@@ -22,8 +21,9 @@ from parallelbench.run.job import Job, prepare
 from parallelbench.run.processes import ALONE, Processes
 from parallelbench.run.resume import open_job
 from parallelbench.stats.table import run_table
-from parallelbench.tasks.base import Published, Seed
+from parallelbench.tasks.base import Published
 from parallelbench.wiring.conf import GROUPS, in_one_sentence, make_part, resolved, sentence
+from parallelbench.wiring.overrides import Settings
 
 MAX_KNOBS = 40  # characters of a folder's name
 
@@ -38,21 +38,6 @@ class Outcome:
     sinks: Sinks = field(default_factory=dict)
     refused: str = ""
     died: str = ""
-
-
-@dataclass(frozen=True)
-class Settings(Knobs):
-    """The plain keys of conf/run.yaml. null: each sample's own budget, the whole response, masks alone, a folder by its
-    config."""
-
-    limit: Count
-    seed: Seed
-    batch_size: Count
-    gen_length: Count | None
-    block_length: Count | None
-    traces: Number
-    template: Sequence[str | Count] | str | None
-    out_dir: str | None
 
 
 def decode_config(
@@ -70,7 +55,8 @@ def decode_config(
             run = until_done.enter_context(open_job(job, processes))
         except (ValueError, OSError) as error:
             return Outcome(refused=sentence(error))
-        say(f"{job.folder}: {sum(map(len, job.batches))} samples, {len(run.known)} already there")
+        there = f", {len(run.known)} already there" if run.known else ""
+        say(f"{job.folder}: {sum(map(len, job.batches))} samples{there}")
         try:
             finished = run.decode(on_progress)
             if sinks and processes.is_main:

@@ -1,35 +1,92 @@
-"""Rejects settings and options that do not exist, and names the closest that do, before a sweep writes any file."""
+"""Rejects settings and options that do not exist, and names the closest that do, and values that a setting cannot have:
+before a sweep writes any file, and before anything that decodes is imported."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, cast
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
+from conf.knobs import Count, Knobs, Number, check, check_blocks
 from parallelbench.records.facts import flatten
+from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF
-from parallelbench.wiring.conf import in_one_sentence
+from parallelbench.wiring.conf import in_one_sentence, make_part
+from parallelbench.wiring.show import outline
+
+
+@dataclass(frozen=True)
+class Settings(Knobs):
+    """The plain keys of conf/run.yaml. null: each sample's own budget, the whole response, masks alone, a folder by its
+    config."""
+
+    limit: Count
+    seed: Seed
+    batch_size: Count
+    gen_length: Count | None
+    block_length: Count | None
+    traces: Number
+    template: Sequence[str | Count] | str | None
+    out_dir: str | None
 
 
 def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) -> None:
-    """Raises ValueError, with the closest match, for a setting or option that does not exist. Tries the first job of
-    the sweep as Hydra would make it, and in it each other option that the sweep chooses."""
+    """Raises ValueError, with the closest match, for a setting or option that does not exist, and for a value that its
+    setting cannot have. Tries the first job of the sweep as Hydra would make it, and in it each other value that the
+    sweep gives."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         search = [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
         parsed = [_parsed(override) for override in overrides]
         values = [_values(override) for override in parsed]
         first = [those[0] for those in values if those]
-        jobs = [first] + [[*first[:i], value, *first[i + 1 :]] for i, those in enumerate(values) for value in those[1:]]
-        for job in jobs:
-            try:
-                hydra.compose("run", [*search, *job])
-            except HydraException as error:
-                raise ValueError(_with_nearest(str(error), job, search)) from error
+        config = _composed(first, search)
+        check_values(config)
+        for i, (override, those) in enumerate(zip(parsed, values, strict=True)):
+            for value in those[1:]:
+                if (CONF / override.key_or_group).is_dir():
+                    check_values(_composed([*first[:i], value, *first[i + 1 :]], search))
+                else:  # whether the key exists does not depend on its value
+                    other = config.copy()
+                    OmegaConf.update(other, override.key_or_group, _parsed(value).value(), force_add=True)
+                    check_values(other)
+
+
+def check_values(config: DictConfig) -> None:
+    """Raises ValueError for a value that a plain key or a part of a composed config refuses, as far as that can be told
+    without importing what decodes."""
+    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=False))
+    keys: dict[str, Any] = {key: plain.get(key) for key in Settings.__annotations__}
+    given = Settings(**keys)
+    decoder = outline((plain.get("decoder") or {}).get("_target_", "")).__name__
+    if decoder == "Decoder" and given.template is None and given.gen_length and given.block_length:
+        check_blocks(given.gen_length, given.block_length)
+    suite = plain.get("suite") or {}
+    if "_target_" in suite and not any(_parts(list(suite.values()))):  # its tasks are names
+        make_part(config.suite)
+    for target, values in _parts(plain):
+        check(outline(target), **{key: value for key, value in values.items() if value != "???"})
+
+
+def _parts(node: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The classes that a config names, each with its values."""
+    if isinstance(node, dict) and isinstance(node.get("_target_"), str):
+        yield node["_target_"], {str(key): value for key, value in node.items()}
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _parts(value)
+
+
+def _composed(job: Sequence[str], search: Sequence[str]) -> DictConfig:
+    try:
+        return hydra.compose("run", [*search, *job])
+    except HydraException as error:
+        raise ValueError(_with_nearest(str(error), job, search)) from error
 
 
 def _parsed(override: str) -> Override:
@@ -41,12 +98,10 @@ def _parsed(override: str) -> Override:
 
 
 def _values(override: Override) -> list[str]:
-    """The values to which a sweep expands an override. Of a plain key only the first is checked, because whether the
-    key exists does not depend on its value."""
+    """The overrides to which a sweep expands one."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
-    values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-    return values if (CONF / override.key_or_group).is_dir() else values[:1]
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
 
 
 def _with_nearest(text: str, job: Sequence[str], search: Sequence[str]) -> str:

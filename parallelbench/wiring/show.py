@@ -6,19 +6,25 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 
-from parallelbench.tasks import builtin_tasks, named_task, text_tasks
+from conf import knobs
+from conf.knobs import Knobs, wanted
+from parallelbench.tasks import Reworded, named_task, named_tasks
+from parallelbench.tasks.base import question
 from parallelbench.wiring.catalogue import CONF, LISTED, comments, options
 from parallelbench.wiring.menu import WIDTH, nearest, table
 
 ROOT = CONF.parent
+OURS = ("decoders", "dllm", "parallelbench")
 FULL = 95  # characters of a line of a docstring from which on the next goes on
 KINDS = ("task", *LISTED)
+YAML = {"None": "null", "True": "true", "False": "false"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ def main(arguments: Sequence[str]) -> str:
 
 def _task(name: str) -> str:
     """Its prompt, target and scorer, by its first sample."""
-    known = {**builtin_tasks(), **text_tasks()}
+    known = named_tasks()
     first, at, wording = name.partition("@")
     found = [full for full in known if full == first or full.endswith(f"/{first}")]
     if len(found) != 1:
@@ -53,11 +59,12 @@ def _task(name: str) -> str:
     task = named_task(found[0] + at + wording, known)
     (sample,) = task.samples(1, 0)
     scores = ", ".join(f"{key} {value:g}" for key, value in task.score(sample, sample.target).items())
+    asked = task.task if isinstance(task, Reworded) else task
     parts = [
         f"{task.name}, version {task.version}",
-        _folded(inspect.getdoc(task) or "", ""),
-        f"Scorer\n{_folded(inspect.getdoc(task.score) or '')}",
-        f"Sample {sample.id}: prompt\n{_folded(sample.messages[-1]['content'])}",
+        _folded(inspect.getdoc(asked) or "", ""),
+        f"Scorer\n{_folded(inspect.getdoc(asked.score) or '')}",
+        f"Sample {sample.id}: prompt\n{_folded(question(sample.messages))}",
         f"{_folded(f'Target, which scores {scores}', '')}\n{_folded(sample.target)}",
         f"python -m parallelbench run suite.tasks=[{task.name}] traces=1",
     ]
@@ -67,7 +74,7 @@ def _task(name: str) -> str:
 def _option(group: str, name: str, about: str) -> str:
     """Comments, settings, grid and classes of a yaml file."""
     file = CONF / group / f"{name}.yaml"
-    content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    content = _content(file)
     about, _, example = about.partition(f": {group}.")
     command = f"python -m parallelbench run {group}={name}"
     facts = [("set", f"{group}.{example}")] if example else []
@@ -78,17 +85,32 @@ def _option(group: str, name: str, about: str) -> str:
         command,
     ]
     classes = dict[str, str]()
-    knobs = list(_knobs(content, group, classes)) if group != "experiment" else []
+    is_global = "# @package _global_" in file.read_text(encoding="utf-8")
+    knobs = list(_knobs(content, "" if is_global else group, classes)) if group != "experiment" else []
     if knobs:
         rows = [(f"  {'+' if knob.extra else ''}{knob.key}={knob.value}", knob.kind) for knob in knobs]
         parts.append("\n".join(["Settings, as they are without you", *table(rows)]))
-    grid = CONF / "experiment" / f"{name}.yaml"
-    if group in ("decoder", "experiment") and grid.exists():
-        parts.append("\n".join([f"Grid: python -m parallelbench run -m experiment={name}", *_grid(grid)]))
+    for experiment in _experiments(name) if group == "decoder" else [name] if group == "experiment" else []:
+        grid = _grid(CONF / "experiment" / f"{experiment}.yaml")
+        parts += ["\n".join([f"Grid: python -m parallelbench run -m experiment={experiment}", *grid])] if grid else []
+    if group == "decoder" and example and not _experiments(name):
+        sweep = f"python -m parallelbench run -m {group}={name} {group}.{example.partition('=')[0]}=A,B,C"
+        parts.append("\n".join(["No grid of its own. A sweep by hand:", sweep]))
     if group == "model":
         parts += _shipped(content)
     parts += [f"{target}\n{_folded(text)}" for target, text in classes.items() if text]
     return "\n\n".join(parts)
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """A yaml file, with the options that it takes from other ones where they stand."""
+    content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    for chosen in content.pop("defaults", []):
+        for place, option in chosen.items() if isinstance(chosen, dict) else ():
+            group, at, key = place.strip("/").partition("@")
+            if at:
+                content[key] = _content(CONF / group / f"{option}.yaml")
+    return content
 
 
 def _knobs(node: Any, path: str, classes: dict[str, str]) -> Iterator[Knob]:
@@ -100,13 +122,13 @@ def _knobs(node: Any, path: str, classes: dict[str, str]) -> Iterator[Knob]:
         for key, value in node.items():
             if _is_leaf(value) and not str(key).startswith("_"):
                 kind, _ = declared.get(key, ("", ""))
-                yield Knob(f"{path}.{key}", _written(value), kind)
+                yield Knob(f"{path}.{key}".lstrip("."), _written(value), kind)
         for key, (kind, default) in declared.items():
-            if key not in node and default and path.count("."):
-                yield Knob(f"{path}.{key}", default, kind, extra=True)
+            if key not in node and default and path != "decoder":
+                yield Knob(f"{path}.{key}", YAML.get(default, default), kind, extra=True)
     if not _is_leaf(node):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _knobs(value, f"{path}.{key}", classes)
+            yield from _knobs(value, f"{path}.{key}".lstrip("."), classes)
 
 
 def _is_leaf(value: Any) -> bool:
@@ -118,34 +140,82 @@ def _written(value: Any) -> str:
 
 
 def described(target: str) -> tuple[str, dict[str, tuple[str, str]]]:
-    """Docstring of one of our classes or functions, and its fields or arguments with type and default, from its source;
-    nothing of others."""
+    """Docstring of one of our classes or functions, and its fields or arguments with what they take and their default,
+    from its source; nothing of others."""
+    node, kinds = _source(target), get_type_hints(outline(target), include_extras=True)
+    fields = _fields(node) if node else ()
+    told = {key: (wanted(kinds[key]) if kinds.get(key, Any) is not Any else kind, value) for key, kind, value in fields}
+    return (node and ast.get_docstring(node)) or "", told
+
+
+@cache
+def outline(target: str) -> type:
+    """What of one of our classes `conf.knobs.check` wants: its name, and what its fields take where they are checked.
+    Read from its source, since it would take seconds to import."""
     package, _, name = target.rpartition(".")
+    node = None if name == "Knobs" else _source(target)
+    if not isinstance(node, ast.ClassDef):
+        return Knobs if name == "Knobs" else object
+    bases = [outline(f"{package}.{base.id}") for base in node.bases if isinstance(base, ast.Name)]
+    checked = tuple(base for base in bases if base is not object)
+    kinds = {key: _kind(kind, _named_kinds()) for key, kind, _ in _fields(node)} if checked else {}
+    return type(name, checked, {"__annotations__": kinds})
+
+
+def _kind(text: str, named: Mapping[str, Any]) -> Any:
+    """An annotation of a source. named: what it may name beside all of `conf.knobs`. Any where it names something else:
+    a part, whose own fields are checked."""
+    try:
+        return eval(text, {**vars(knobs), **named})
+    except NameError:
+        return Any
+
+
+@cache
+def _named_kinds() -> dict[str, Any]:
+    """What our modules call intervals and words: Tau, Confidence."""
+    lines = (line for package in OURS for text in _texts(package) for line in text.splitlines())
+    found = filter(None, (re.match(r"(\w+) = ((?:Annotated|Literal)\[[^#]+\])", line) for line in lines))
+    return {name: kind for name, text in (match.groups() for match in found) if (kind := _kind(text, {})) is not Any}
+
+
+@cache
+def _texts(package: str) -> list[str]:
+    return [file.read_text(encoding="utf-8") for file in sorted((ROOT / package).rglob("*.py"))]
+
+
+def _source(target: str) -> ast.ClassDef | ast.FunctionDef | None:
+    """Of one of our classes or functions; None of others."""
+    package, _, name = target.rpartition(".")
+    if package.split(".")[0] not in OURS:
+        return None
     opening = re.compile(rf"^(?:class|def) {name}\b", re.MULTILINE)
-    for file in sorted((ROOT / package.split(".")[0]).rglob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        if opening.search(text):
-            (found,) = (node for node in ast.parse(text).body if isinstance(node, Named) and node.name == name)
-            return ast.get_docstring(found) or "", dict(_fields(found))
-    return "", {}
+    text = next(filter(opening.search, _texts(package.split(".")[0])), "")
+    nodes = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    return next((node for node in nodes if node.name == name), None)
 
 
-Named = ast.ClassDef | ast.FunctionDef
-
-
-def _fields(found: Named) -> Iterator[tuple[str, tuple[str, str]]]:
+def _fields(found: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str, str]]:
+    """Name, annotation and default of each."""
     if isinstance(found, ast.ClassDef):
         for node in found.body:
             if isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar"):
                 default = "" if node.value is None else ast.unparse(node.value)
-                yield ast.unparse(node.target), (ast.unparse(node.annotation), default)
+                yield ast.unparse(node.target), ast.unparse(node.annotation), default
         return
     for argument in (*found.args.args, *found.args.kwonlyargs):
-        yield argument.arg, (ast.unparse(argument.annotation) if argument.annotation else "", "")
+        yield argument.arg, ast.unparse(argument.annotation) if argument.annotation else "", ""
+
+
+def _experiments(decoder: str) -> list[str]:
+    """Those that choose a decoder."""
+    texts = {name: (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8") for name in options("experiment")}
+    return [name for name, text in texts.items() if re.search(rf"override /decoder: {decoder}\b", text)]
 
 
 def _grid(file: Path) -> list[str]:
-    sweeper = yaml.safe_load(file.read_text(encoding="utf-8"))["hydra"]["sweeper"]
+    """What an experiment sweeps over; nothing where it is a single run."""
+    sweeper = yaml.safe_load(file.read_text(encoding="utf-8")).get("hydra", {}).get("sweeper", {"grids": []})
     grids = sweeper.get("grids", [sweeper.get("params")])
     return table([(f"  {key}={values}", "") for grid in grids for key, values in grid.items()])
 
@@ -167,7 +237,8 @@ def _folded(text: str, margin: str = "  ") -> str:
     """Text within the width: full lines are joined with the next, and what is folded keeps its indent."""
     lines, before = list[str](), ""
     for line in text.splitlines():
-        if len(before) > FULL and line.strip() and not re.match(r"\s*[\w, ]+: ", line):
+        is_new = re.match(r"\s*[\w, ]+: ", line) and before.endswith((".", ":"))
+        if len(before) > FULL and line.strip() and not is_new:
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)

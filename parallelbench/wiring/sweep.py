@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,20 +46,27 @@ def sweep(refused: str = "") -> None:
         raise SystemExit(task.failed)
 
 
+def time_left(seconds: float, ended: int, jobs: int) -> str:
+    """What the jobs that have ended say of the others; nothing where that is soon."""
+    left = seconds / ended * (jobs - ended) if ended else 0
+    return "" if left < 10 else f", about {left:.0f} s left" if left < 100 else f", about {left / 60:.0f} min left"
+
+
 class _Task:
     """What Hydra calls with each composed config: one that is refused or dies does not keep a sweep from its others.
     failed: the exit code, 0 for none. jobs: of a sweep, as our launchers say."""
 
     def __init__(self, processes: Processes) -> None:
-        self.processes, self.failed, self.jobs = processes, 0, 0
+        self.processes, self.failed, self.jobs, self.began = processes, 0, 0, time.monotonic()
         self.finished: dict[Path, Outcome] = {}
 
     def __call__(self, config: DictConfig) -> None:
         def say(text: str) -> None:
             if self.processes.is_main:
                 if self.jobs:
-                    name = title(choices(), resolved(config))
-                    print(f"job {HydraConfig.get().job.num + 1} of {self.jobs}: {name}")
+                    name, ended = title(choices(), resolved(config)), HydraConfig.get().job.num
+                    left = time_left(time.monotonic() - self.began, ended, self.jobs)
+                    print(f"job {ended + 1} of {self.jobs}{left}: {name}")
                 print(text, flush=True)
 
         self.finish(decode_config(config, self.processes, say))

@@ -23,15 +23,19 @@ COLOURS = (  # at least 3:1 on white and on the page's dark ground
 )
 SHAPES = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "triangle-down": "v", "cross": "P"}
 MARKERS, DASHES = "osD^vPX*<>hd", ("-", "--", ":", "-.")  # of curves of one decoder
-KNOWN = {  # those compared most often first, since they differ in colour; others take a place by their names
+KNOWN = {  # those compared most often first, since they differ in colour; new ones last, so that no other look changes
     "decoder": (
         "threshold fixed eb credit wino factor oracle prefix learn2pd entropy agreement ar "
         "klass slowfast saber rcr pc dilated maskgit dimple dmax d2f lopa freedave "
         "self_spec linear_spec prompt_lookup contention hierarchical remdm prophet llada2 d3llm multi_bd edit left "
         "diffusion_forcing diffusion_forcing_prefix adaptive_depth frechet dynamic density dream origin schedule "
-        "smoothing slerp indel first_alone horizon"
+        "smoothing slerp indel first_alone horizon credit_free diffusion_forcing_released dilated_remask "
+        "factor_released klass_window learn2pd_released remdm_loop renoise"
     ).split(),
-    "cache": "none prefix dual delayed block interval vicinity prefill delayed_prefill greedy sub_block".split(),
+    "cache": (
+        "none prefix dual delayed block interval vicinity prefill delayed_prefill greedy sub_block dual_dream "
+        "prefix_dream fast_dllm_v2 fast_dllm_v2_block"
+    ).split(),
     "model": "tiny tiny_dparallel tiny_ar tiny_block tiny_draft tiny_recurrent tiny_uniform smollm2_block".split(),
 }
 RC: dict[Any, Any] = {  # of matplotlib
@@ -60,7 +64,7 @@ class Look:
 
 
 def look(kind: str, name: str) -> Look:
-    """Of a decoder, cache or model (`kind`). No two known names of a kind look alike."""
+    """Of a decoder, cache or model (`kind`). No two known names of a kind look alike; others take a place by theirs."""
     known = [one.replace("-", "_") for one in KNOWN[kind]]
     plain = name.replace("-", "_")
     place = known.index(plain) if plain in known else crc32(name.encode())

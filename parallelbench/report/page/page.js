@@ -2,7 +2,7 @@
 // The report's page: what it opens with, filters, and all that depends on them. The URL keeps what a reader chose.
 (() => {
   const { front } = window.algorithms;
-  const { read, $, data, ALL, make, unique, capital, fixed, percent, METRICS, shown, withInterval, runName, fill, columns, draw,
+  const { read, $, data, ALL, make, unique, capital, fixed, percent, METRICS, shown, withInterval, runName, breakable, fill, columns, draw,
     measuredOn, methods, showPair, showSamples, sample } = window.report;
   const { runs, sets } = data;
 
@@ -53,7 +53,7 @@
 
   function card(title, row) {
     const { run } = row;
-    return make("div", { class: "card" }, make("h3", {}, title), make("strong", {}, run.name),
+    return make("div", { class: "card" }, make("h3", {}, title), make("strong", {}, breakable(run.name)),
       make("div", {}, `${shown(row, "score")} % at ${shown(row, "tpf")} TPF, ${shown(row, "tokens_per_s")} tokens/s`),
       make("div", { class: "muted" }, `${shown(row, "nfe")} forwards per sample, ${measuredOn(run)}`), copyButton(run));
   }
@@ -153,8 +153,8 @@
     history.replaceState(null, "", kept.length ? `#${new URLSearchParams(kept)}` : location.pathname + location.search);
   }
   function choose(asked) {
-    if (data.tasks.includes(asked.get("task"))) $("task").value = asked.get("task");
-    if (asked.has("loss")) $("loss").value = asked.get("loss");
+    $("task").value = data.tasks.includes(asked.get("task")) ? asked.get("task") : ALL;
+    $("loss").value = asked.get("loss") ?? DEFAULTS.loss;
     for (const [key, set] of Object.entries(chosen)) {
       const wanted = (asked.get(key) ?? "").split(" ").filter(Boolean).map(decodeURIComponent);
       for (const box of document.querySelectorAll(`input[name=${key}]`)) {

@@ -23,8 +23,8 @@ window.report = (() => {
   const shown = (row, name) => METRICS[name].show(row[name][0]);
   const limits = ([, low, high], show) => (low === high ? "" : ` [${show(low)}, ${show(high)}]`); // equal: there are none
   const withInterval = (row, show) => make("span", {}, show(row[0]), make("span", { class: "interval" }, limits(row, show)));
-  const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_])/).flatMap((part) => [part, make("wbr")]));
-  const runName = (run) => (run.is_ceiling ? make("span", {}, run.name, make("span", { class: "tag" }, "ceiling")) : run.name);
+  const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_=])/).flatMap((part) => [part, make("wbr")]));
+  const runName = (run) => (run.is_ceiling ? make("span", {}, breakable(run.name), make("span", { class: "tag" }, "ceiling")) : breakable(run.name));
 
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
