@@ -207,6 +207,8 @@ def test_a_saved_model_sees_the_same(tmp_path: Path) -> None:
     model, prompt = make_vision(), chat(colour("red"), "what?")
     model.processor.size["longest_edge"] = 28 * 28 * 2
     dllm.save(model, tmp_path)
+    dllm.save(dllm.load(tmp_path), tmp_path / "twice")  # type: ignore[arg-type]
+    assert dllm.load(tmp_path / "twice").encode(prompt) == model.encode(prompt)
     again = dllm.load(tmp_path)
     assert isinstance(again, VisionLM) and again.identity() == model.identity()
     assert again.encode(prompt) == model.encode(prompt)
@@ -294,7 +296,7 @@ def test_a_run_sees_shapes_and_keeps_a_template(monkeypatch: Any, capsys: Any, t
     code, _, error = call(monkeypatch, capsys, *arguments, f"out_dir={tmp_path / 'run'}")
     assert code == 0, error
     records = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
-    assert len(records) == 3 and all(record["completion"].startswith("itis") for record in records)
+    assert len(records) == 3 and all(record["completion"].replace(" ", "").startswith("itis") for record in records)
     assert all(record["prompt"].startswith("[image]") for record in records)
     code, _, error = call(monkeypatch, capsys, *arguments[:5], "template=[it]", f"out_dir={tmp_path / 'no'}")
     assert code == 2 and "no MASK" in error and not (tmp_path / "no").exists()
