@@ -131,10 +131,13 @@ def _dimple_config(raw: Config) -> DimpleConfig:
     another."""
     _only(raw, full_attn_mask=True)
     vision = {name: value for name, value in raw["vision_config"].items() if name != "model_type"}
-    ids = ("mask_token_id", "pad_token_id", "eos_token_id")  # a model that is loaded, trained and saved has them still
-    names = [name for name in ("mrope_section", *DIMPLE_TOKENS, *ids) if name in raw]
+    names = [name for name in ("mrope_section", *DIMPLE_TOKENS) if name in raw]
     same = _shared(raw) | {name: raw[name] for name in names}
-    return DimpleConfig(**same, vision_config=Qwen2_5_VLVisionConfig(**vision))
+    config = DimpleConfig(**same, vision_config=Qwen2_5_VLVisionConfig(**vision))
+    for name in ("mask_token_id", "pad_token_id", "eos_token_id"):  # it has them still when it is saved
+        if name in raw:
+            setattr(config, name, raw[name])
+    return config
 
 
 def _fast_dllm_spec(raw: Config) -> ModelSpec:
