@@ -187,7 +187,8 @@ def read_tokenizer(
     settings = find_file(path, "tokenizer_config.json", hub)
     if settings is not None and json.loads(Path(settings).read_text(encoding="utf-8")).get("tokenizer_class") in WHOLE:
         reader = PreTrainedTokenizerFast  # a family's own class would build another from the same vocabulary
-    tokenizer = reader.from_pretrained(path, config=config, trust_remote_code=False, **hub)
+    told = {} if reader is PreTrainedTokenizerFast else {"config": config}  # it would keep it, and could not be saved
+    tokenizer = reader.from_pretrained(path, trust_remote_code=False, **told, **hub)
     if template is not None:
         tokenizer.chat_template = template
     return tokenizer

@@ -133,7 +133,11 @@ def _dimple_config(raw: Config) -> DimpleConfig:
     vision = {name: value for name, value in raw["vision_config"].items() if name != "model_type"}
     names = [name for name in ("mrope_section", *DIMPLE_TOKENS) if name in raw]
     same = _shared(raw) | {name: raw[name] for name in names}
-    return DimpleConfig(**same, vision_config=Qwen2_5_VLVisionConfig(**vision))
+    config = DimpleConfig(**same, vision_config=Qwen2_5_VLVisionConfig(**vision))
+    for name in ("mask_token_id", "pad_token_id", "eos_token_id"):  # it has them still when it is saved
+        if name in raw:
+            setattr(config, name, raw[name])
+    return config
 
 
 def _fast_dllm_spec(raw: Config) -> ModelSpec:

@@ -200,7 +200,8 @@ def test_our_objects_are_not_probed(path: Path) -> None:
 def test_classes_are_final() -> None:
     """A class of ours derives from protocols and abstract classes of ours alone, so each is read in one place."""
     open_ = {Part}  # declares, with defaults
-    exceptions = {"EncoderLM", "VisionLM"}  # a DiffusionLM of another forward, and one of other inputs
+    # a DiffusionLM of another forward, one of other inputs, and one that tells its routers of blocks
+    exceptions = {"EncoderLM", "VisionLM", "BlockRoutedLM"}
     seen = 0
     for path in LIBRARY:
         module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))

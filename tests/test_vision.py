@@ -207,6 +207,8 @@ def test_a_saved_model_sees_the_same(tmp_path: Path) -> None:
     model, prompt = make_vision(), chat(colour("red"), "what?")
     model.processor.size["longest_edge"] = 28 * 28 * 2
     dllm.save(model, tmp_path)
+    dllm.save(dllm.load(tmp_path), tmp_path / "twice")  # type: ignore[arg-type]
+    assert dllm.load(tmp_path / "twice").encode(prompt) == model.encode(prompt)
     again = dllm.load(tmp_path)
     assert isinstance(again, VisionLM) and again.identity() == model.identity()
     assert again.encode(prompt) == model.encode(prompt)
