@@ -199,7 +199,7 @@ def test_training_on_shapes_reaches_the_vision_half() -> None:
 
 
 def test_shapes_have_one_wording() -> None:
-    with pytest.raises(ValueError, match="template 1 of task 'vision/count', which has one wording"):
+    with pytest.raises(ValueError, match="wording 1 of task 'vision/count', which has one wording"):
         Suite(["vision/count"], templates=[1]).build()
 
 

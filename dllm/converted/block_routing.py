@@ -70,14 +70,14 @@ class BlockRoutedLM(DiffusionLM):
     backbone: LLaDA2Backbone
 
     def _embed(
-        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None
+        self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None, whole: bool = False
     ) -> Float[Tensor, "R Q D"]:
         assert self.spec.block is not None
         count = -(-tokens.shape[1] // self.spec.block) + 1  # of a row; dead columns are one of their own
         block = (query // self.spec.block).where(query < end[:, None], count - 1)
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         self.backbone.blocks.of, self.backbone.blocks.count = (rows * count + block).flatten(), len(tokens) * count
-        return super()._embed(tokens, query, end, soft)
+        return super()._embed(tokens, query, end, soft, whole)
 
     def two_stream_logits(self, *given: Any, **more: Any) -> Any:
         raise ValueError(f"model {self.name!r} routes by block, which no training here does")

@@ -76,7 +76,8 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     assert tokenizer is not None
 
     values = {
-        task: sum(shape.share * best_values(shape.items, PRICES) for shape in found) for task, found in shapes.items()
+        task: np.sum([shape.share * best_values(shape.items, PRICES) for shape in found], axis=0)
+        for task, found in shapes.items()
     }
     names, refused = run_names(runs), {}
     points = []
