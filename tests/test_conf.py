@@ -36,7 +36,7 @@ def test_every_option_composes_and_instantiates(group: str, option: str, tmp_pat
         overrides += [f"model.name_or_path={tmp_path}", *(["model.adapter=null"] if option == "smollm2_ar" else [])]
     elif option == "tiny_recurrent":
         pass  # it ships, and no other kind of model stands in for it
-    elif option == "smollm2_block":
+    elif option in ("smollm2_block", "smollm2_draft"):
         overrides += ["model.name_or_path=tiny-draft", "model.adapter=null"]
     elif group == "model":
         overrides.append("model.name_or_path=tiny")  # the published ones are not at hand
