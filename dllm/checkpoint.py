@@ -1,7 +1,6 @@
 """What loading shares between diffusion and autoregressive checkpoints: where the files are, what is read of them, and
 one sentence for each way in which they can be wrong. No hub code is run and no pickled weights are read."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import cached_file
 
 from dllm.spec import SPEC_FILE
@@ -184,8 +184,7 @@ def read_tokenizer(
         if template is not None:
             raise ValueError("it has no tokenizer to use a chat template with")
         return None
-    settings = find_file(path, "tokenizer_config.json", hub)
-    if settings is not None and json.loads(Path(settings).read_text(encoding="utf-8")).get("tokenizer_class") in WHOLE:
+    if get_tokenizer_config(path, **hub).get("tokenizer_class") in WHOLE:
         reader = PreTrainedTokenizerFast  # a family's own class would build another from the same vocabulary
     told = {} if reader is PreTrainedTokenizerFast else {"config": config}  # it would keep it, and could not be saved
     tokenizer = reader.from_pretrained(path, trust_remote_code=False, **told, **hub)
