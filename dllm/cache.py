@@ -94,10 +94,10 @@ class Progress:
         """The column after the window."""
         return self.start + self.window
 
-    def between(self, low: Int[np.ndarray, " B"], high: Int[np.ndarray, " B"]) -> Bool[np.ndarray, "B T"]:
+    def between(self, low: Int[np.ndarray, " B"] | int, high: Int[np.ndarray, " B"]) -> Bool[np.ndarray, "B T"]:
         """Canvas columns of `[low, high)`, before the live end."""
         columns = np.arange(self.masked.shape[1])
-        return (columns >= low[:, None]) & (columns < np.minimum(high, self.end)[:, None])
+        return (columns >= np.reshape(low, (-1, 1))) & (columns < np.minimum(high, self.end)[:, None])
 
 
 @runtime_checkable

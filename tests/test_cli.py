@@ -222,7 +222,7 @@ def test_a_sweep_says_which_job_it_is_at_and_ends_in_one_table(cli, tmp_path: Pa
 
 
 def test_a_long_sweep_says_how_long_it_takes() -> None:
-    told = [time_left(seconds, ended, 5) for seconds, ended in ((0, 0), (2, 1), (20, 1), (90, 3), (600, 1))]
+    told = [time_left(seconds, ended, 5) for seconds, ended in ((0.0, 0), (2.0, 1), (20.0, 1), (90.0, 3), (600.0, 1))]
     assert told == ["", "", ", about 80 s left", ", about 60 s left", ", about 40 min left"]
 
 

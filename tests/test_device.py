@@ -88,7 +88,7 @@ def check_alike(kind: str, decoder: str, kept: str, stop: str) -> tuple[int, int
             there |= turn.ended
             if refills and plain:
                 assert device.syncs.total() == 1 + (9 if turn.ended else 0)
-                assert device.uploads.total() == (1 if turn.ended else 0)
+                assert device.uploads.total() <= bool(turn.ended)  # none where all slots end
             plain, waits = not turn.ended, waits + device.syncs.total()
             device.syncs.clear()
             device.uploads.clear()

@@ -61,13 +61,15 @@ def leave_shards(folder: Path, torn: bool = True) -> None:
 
 def test_two_processes_write_what_one_writes_and_refuse_once(cli, tmp_path: Path) -> None:
     """A sweep of three: the middle one is refused, and nobody waits for a process that is not coming."""
-    launched = torchrun(tmp_path, 2, "run", "-m", *SMALL, "limit=4", "decoder.rule.tau=0.5,0,0.9", "out_dir=two")
-    assert cli("run", "-m", *SMALL, "limit=4", "decoder.rule.tau=0.5,0,0.9", "out_dir=one")[0] == 2
+    launched = torchrun(
+        tmp_path, 2, "run", "-m", *SMALL, "limit=4", "decoder=threshold,wino,prefix", "cache=dual", "out_dir=two"
+    )
+    assert cli("run", "-m", *SMALL, "limit=4", "decoder=threshold,wino,prefix", "cache=dual", "out_dir=one")[0] == 2
     assert not torch.distributed.is_initialized()
     code, out = ended(launched)
     assert code != 0 and "exitcode  : 2" in out
     assert [line for line in out.splitlines() if line.startswith("error: ")] == [
-        "error: tau=0 of Threshold; give a number in (0, 1e6] (above 1: one token per step)"
+        "error: this decoder looks at its tokens in the same forward, which needs cache=none"
     ]
     folders = sorted(path.parent.name for path in (tmp_path / "one").glob("*/run.json"))
     assert len(folders) == 2

@@ -183,7 +183,7 @@ def test_own_runs_stand_beside_published_ones_of_their_generation_only(
         code, out, _ = cli("analyze", "pbx", runs, "csv=small.csv", f"generation={generation}", "out_dir=out")
         table = csv.DictReader((tmp_path / "out" / "pbx.csv").read_text().splitlines())
         assert code == 0 and [row["strategy"] for row in table][2:] == [enters] * (enters is not None)
-        assert out.count("(your runs)") == (enters is not None)
+        assert (tmp_path / "out" / "pbx.md").read_text().count("(your runs)") == (enters is not None)
         assert (f"Not comparable with published numbers: {reason}." in out) == ("Not comparable" in out) == bool(reason)
 
 

@@ -216,9 +216,12 @@ def test_sweep_and_report(cli, tmp_path: Path) -> None:
 
 
 def test_a_refused_job_does_not_stop_a_sweep(cli, tmp_path: Path) -> None:
-    code, _, err = cli("run", "-m", *SMALL, "decoder.rule.tau=0,0.9")
-    assert code == 2 and err.count("error:") == 1
+    """One whose parts do not fit. A value that no job can have stops it before anything is written."""
+    code, _, err = cli("run", "-m", *SMALL, "decoder=wino", "cache=dual,none")
+    assert code == 2 and err.count("error:") == 1 and "needs cache=none" in err
     assert len(list((tmp_path / "results" / "runs").glob("*/run.json"))) == 1
+    code, _, err = cli("run", "-m", *SMALL, "decoder.rule.tau=0.9,0", "out_dir=never")
+    assert code == 2 and err.count("error:") == 1 and not (tmp_path / "never").exists()
 
 
 def test_a_job_that_dies_does_not_stop_a_sweep(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def quality_against_tpf(curves: Curves, title: str) -> Figure:
 def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
     """The same, one small panel per task with shared axes."""
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    figure, grid = _grid(len(panels), 4, (3.1, 2.3), (0, 0.8))
+    figure, grid = _grid(len(panels), 4, (3.1, 2.3), (0.0, 0.8))
     for axes, (task, curves) in zip(grid.flat, panels.items(), strict=False):
         _draw_curves(axes, curves, names)
         axes.set_title(task.split("/")[-1], fontsize=9)
@@ -67,7 +67,7 @@ def quality_against_reference(curves: Curves, reference: int, title: str) -> Fig
     names = list(curves)
     grey = sorted(curves[names[reference]], key=lambda p: p[1].value)
     others = [name for i, name in enumerate(names) if i != reference]
-    figure, grid = _grid(len(others), 5, (2.7, 2.2), (0, 0.9))
+    figure, grid = _grid(len(others), 5, (2.7, 2.2), (0.0, 0.9))
     for axes, name in zip(grid.flat, others, strict=False):
         x, y = [p[1].value for p in grey], [100 * p[2].value for p in grey]
         axes.plot(x, y, color="0.6", linewidth=2.5, label=names[reference])

@@ -25,10 +25,8 @@ page() {
 # 1. SmolLM2 itself, drafted for: questions of chats that no training saw, answered by transformers' greedy `generate`. A
 # score of 100 % is the same text. One sample at a time, so that seconds compare on an idle machine.
 chat=$runs/chat-data
-if [ ! -f "$chat/prompts.jsonl" ]; then
-  python scripts/chat_prompts.py "$chat/all.jsonl"
-  tail -n +6001 "$chat/all.jsonl" >"$chat/prompts.jsonl" # scripts/english.sh trains on the first 6,000
-fi
+# scripts/english.sh trains on answers to the first 6,000 questions
+[ -f "$chat/prompts.jsonl" ] || python scripts/chat_prompts.py "$chat/prompts.jsonl" --skip 6000
 python scripts/answer.py model.name_or_path=models/smollm2 prompts="$chat/prompts.jsonl" out="$chat/answers.jsonl" \
   limit=1100 batch_size=20 threads=1
 asked() {
