@@ -352,3 +352,9 @@ def test_zsh_completes_words(tmp_path: Path, line: str, wanted: str) -> None:
     done = subprocess.run(["zsh", "-fc", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     offered = [word for word in done.stdout.split() if word.startswith(line.split()[-1])]
     assert offered == [wanted], done.stderr
+
+
+def test_a_sweep_of_both_lengths_leaves_it_to_each_job_whether_they_fit() -> None:
+    check_overrides(["gen_length=32,128", "block_length=32,64"])
+    with pytest.raises(ValueError, match="gen_length=30 is not a multiple"):
+        check_overrides(["gen_length=32,30"])

@@ -46,26 +46,28 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) ->
         parsed = [_parsed(override) for override in overrides]
         values = [_values(override) for override in parsed]
         first = [those[0] for those in values if those]
+        swept = {override.key_or_group for override, those in zip(parsed, values, strict=True) if len(those) > 1}
+        fits = not swept >= {"gen_length", "block_length"}  # where it sweeps both, each job for itself
         config = _composed(first, search)
-        check_values(config)
+        check_values(config, fits)
         for i, (override, those) in enumerate(zip(parsed, values, strict=True)):
             for value in those[1:]:
                 if (CONF / override.key_or_group).is_dir():
-                    check_values(_composed([*first[:i], value, *first[i + 1 :]], search))
+                    check_values(_composed([*first[:i], value, *first[i + 1 :]], search), fits)
                 else:  # whether the key exists does not depend on its value
                     other = config.copy()
                     OmegaConf.update(other, override.key_or_group, _parsed(value).value(), force_add=True)
-                    check_values(other)
+                    check_values(other, fits)
 
 
-def check_values(config: DictConfig) -> None:
+def check_values(config: DictConfig, fits: bool) -> None:
     """Raises ValueError for a value that a plain key or a part of a composed config refuses, as far as that can be told
-    without importing what decodes."""
+    without importing what decodes. fits: whether the lengths must fit each other."""
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=False))
     keys: dict[str, Any] = {key: plain.get(key) for key in Settings.__annotations__}
     given = Settings(**keys)
     decoder = outline((plain.get("decoder") or {}).get("_target_", "")).__name__
-    if decoder == "Decoder" and given.template is None and given.gen_length and given.block_length:
+    if fits and decoder == "Decoder" and given.template is None and given.gen_length and given.block_length:
         check_blocks(given.gen_length, given.block_length)
     suite = plain.get("suite") or {}
     if "_target_" in suite and not any(_parts(list(suite.values()))):  # its tasks are names
