@@ -21,6 +21,7 @@ from parallelbench.run.generator import DiffusionGenerator, Generator, make_gene
 from parallelbench.wiring.conf import CONF, make_part
 
 PROMPTS = [[1, 2, 3, 4, 5], [6, 7, 8, 6, 7, 8, 6], [9, 10, 11]]
+SLOTS = 2
 GEN = [2 * BLOCK, BLOCK, BLOCK]
 MORE = {"editing": {"delete_id": PAD - 1, "split_id": PAD - 2}, "noisy": {"noise": PAD}}
 KINDS = (*SPECS, *MORE, "tiny-ar", "tiny-recurrent")
@@ -59,7 +60,7 @@ def generator(device: torch.device | str, kind: str, decoder: str, kept: str, st
 def turns(generator: Generator) -> Iterator[Turn[DecodedRow]]:
     """Three prompts in two slots, where the loop has slots."""
     if isinstance(generator, DiffusionGenerator):
-        yield from generator.turns(PROMPTS, GEN, 2)
+        yield from generator.turns(PROMPTS, GEN, SLOTS)
     else:
         assert isinstance(generator, CausalGenerator)
         yield Turn(range(3), dict(enumerate(generator.loop(generator.model, PROMPTS, GEN))))
@@ -88,7 +89,7 @@ def check_alike(kind: str, decoder: str, kept: str, stop: str) -> tuple[int, int
             there |= turn.ended
             if refills and plain:
                 assert device.syncs.total() == 1 + (9 if turn.ended else 0)
-                assert device.uploads.total() <= bool(turn.ended)  # none where all slots end
+                assert device.uploads.total() == (0 < len(turn.ended) < SLOTS)  # which rows are handed out, unless all
             plain, waits = not turn.ended, waits + device.syncs.total()
             device.syncs.clear()
             device.uploads.clear()

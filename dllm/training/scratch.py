@@ -143,10 +143,8 @@ def scratch_vision(
         backbone = DimpleBackbone(config)
     _reset_embeddings(backbone, embed_std, torch.Generator().manual_seed(seed))
     size = {"shortest_edge": side * side, "longest_edge": side * side}
-    light: dict[str, Any] = {
-        "image_mean": [1.0] * 3,
-        "image_std": [0.5] * 3,
-    }  # white is 0: what all columns share would drown the rest
+    # white is 0: what all columns share would drown the rest
+    light: dict[str, Any] = {"image_mean": [1.0] * 3, "image_std": [0.5] * 3}
     processor = Qwen2VLImageProcessorPil(patch_size=patch, temporal_patch_size=1, merge_size=1, size=size, **light)
     return VisionLM(backbone, ModelSpec(mask_id, (eos_id,), pad_id), processor, tokenizer, name)
 
