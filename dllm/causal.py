@@ -204,8 +204,8 @@ class CausalStream:
             self.model.gate.open_at((torch.arange(embeds.shape[1], device=device) >= columns.shape[1]).expand_as(last))
         hidden = hidden_states(self.model.backbone, embeds, mask[:, None], positions, store)
         wanted = hidden.gather(1, plan.want[..., None].expand(-1, -1, hidden.shape[-1]))
-        guesses = hidden[:, columns.shape[1] :].unflatten(1, (groups, plan.size))
-        return self._head(wanted), self._head(guesses)
+        logits = self._head(torch.cat([wanted, hidden[:, columns.shape[1] :]], 1))  # the head's weights are read once
+        return logits[:, : plan.want.shape[1]], logits[:, plan.want.shape[1] :].unflatten(1, (groups, plan.size))
 
     @torch.no_grad()
     def _keeps_columns(self) -> bool:
