@@ -62,12 +62,13 @@ class CanvasLM(BackboneLM):
         assert soft is not None, "a model with noise is always told its window"
         columns = soft.columns
         begin, live = columns[:, 0], columns < end[plan.rows][:, None]
-        longest = max(int(begin.max()), 1)  # an empty prompt: one column, to which nothing attends
-        stale = (plan.query[:, 0] < begin).nonzero()[:, 0]
-        if len(stale):
+        ends = torch.stack([begin, plan.query[:, 0]], 1).tolist()  # the one wait for the device
+        longest = max(1, *(prefix for prefix, _ in ends))  # an empty prompt: one column, to which nothing attends
+        stale = [row for row, (prefix, first) in enumerate(ends) if first < prefix]
+        if stale:
             self._encode(canvas, plan.rows[stale], longest, kv)
         shown = canvas[plan.rows[:, None], columns.clamp(max=canvas.shape[1] - 1)]
-        found = self._denoise(shown, live, soft, longest, kv.first(plan.rows, longest))
+        found = self._denoise(shown, live, soft, longest, kv.prefix(plan.rows, longest))
         place = torch.minimum(want - begin[:, None], live.sum(1, keepdim=True) - 1)
         return found.gather(1, place[..., None].expand(-1, -1, found.shape[-1]))
 

@@ -191,7 +191,7 @@ def test_training_on_shapes_reaches_the_vision_half() -> None:
     loss.backward()
     assert losses[0] == losses[1] and torch.allclose(loss, losses[0], atol=1e-5)
     assert float(model.backbone.visual.patch_embed.proj.weight.grad.norm()) > 0
-    assert all(picture.features is None for picture in model.album._pictures.values())
+    assert all(picture.features is None for picture in model.album.values())
     with pytest.raises(ValueError, match=r"show pictures, which these data cannot hold; leave them out"):
         stream.batch(0)
     with pytest.raises(ValueError, match="'tiny' reads text alone"):

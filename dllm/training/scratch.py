@@ -33,11 +33,8 @@ def scratch_llama(
 ) -> DiffusionLM:
     """A bidirectional model with a neighbour mix, its sizes as in `_config`; the tokenizer must name mask, EOS and
     PAD."""
-    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
-    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
     backbone = _llama(tokenizer, seed, **sizes)
-    spec = ModelSpec(mask_id, (eos_id,), pad_id, response_position=response_position, mix=1)
-    model = DiffusionLM(backbone, spec, tokenizer, name)
+    model = DiffusionLM(backbone, _spec(tokenizer, response_position=response_position, mix=1), tokenizer, name)
     assert model.mix is not None
     rng = torch.Generator().manual_seed(seed)
     model.mix.reset_(mix_std, rng)
@@ -100,8 +97,7 @@ def scratch_vision(
     patch: pixels of a column's side.
     width, heads, mlp_width: of both halves.
     """
-    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
-    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
+    spec = _spec(tokenizer)
     around = ["<picture>", "</picture>", "<pixels>"]
     tokenizer.add_special_tokens({"additional_special_tokens": cast(Any, around)})
     start_id, end_id, image_id = cast(list[int], tokenizer.convert_tokens_to_ids(around))
@@ -134,10 +130,10 @@ def scratch_vision(
         vision_end_token_id=end_id,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=eos_id,
-        pad_token_id=pad_id,
+        eos_token_id=spec.eos_ids[0],
+        pad_token_id=spec.pad_id,
     )
-    config.mask_token_id = mask_id
+    config.mask_token_id = spec.mask_id
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         backbone = DimpleBackbone(config)
@@ -146,7 +142,13 @@ def scratch_vision(
     # white is 0: what all columns share would drown the rest
     light: dict[str, Any] = {"image_mean": [1.0] * 3, "image_std": [0.5] * 3}
     processor = Qwen2VLImageProcessorPil(patch_size=patch, temporal_patch_size=1, merge_size=1, size=size, **light)
-    return VisionLM(backbone, ModelSpec(mask_id, (eos_id,), pad_id), processor, tokenizer, name)
+    return VisionLM(backbone, spec, processor, tokenizer, name)
+
+
+def _spec(tokenizer: PreTrainedTokenizerBase, **more: Any) -> ModelSpec:
+    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
+    return ModelSpec(mask_id, (eos_id,), pad_id, **more)
 
 
 def _config(
