@@ -193,8 +193,8 @@ def _references(answer: Any, where: str) -> list[str]:
     written = get(answer, "examples", str, where)
     try:
         references = ast.literal_eval(written)
-    except (ValueError, SyntaxError) as error:
-        raise ValueError(f"'examples' of {where} is no list of texts; restore the file") from error
+    except (ValueError, SyntaxError):
+        references = None
     if not isinstance(references, list) or not references or not all(isinstance(r, str) for r in references):
         raise ValueError(f"'examples' of {where} is no list of texts; restore the file")
     return references
