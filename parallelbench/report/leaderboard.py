@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options
@@ -89,9 +90,7 @@ def main(arguments: Sequence[str]) -> str:
 
 def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
     """A row per curve of runs over the same samples."""
-    by_model: dict[str, list[Run]] = {}
-    for run in runs:
-        by_model.setdefault(model_name(run), []).append(run)
+    by_model = grouped(runs, model_name)
     runs = [run for members in by_model.values() for run in members]
     curves = [
         (model, curve) for model, members in by_model.items() for curve in curve_names(run_names(members), members)

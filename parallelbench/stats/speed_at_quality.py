@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
 from parallelbench.stats.intervals import CONFIDENCE, Value
 from parallelbench.stats.paired import side_by_side
@@ -48,9 +49,8 @@ class EqualQuality:
 def equal_quality(runs: Sequence[Run], curve_of: Sequence[str]) -> EqualQuality | None:
     """Of runs and the curve of each; None unless at least two curves have several runs and all decoded the same
     samples."""
-    curves: dict[str, list[Run]] = {}
-    for run, curve in zip(runs, curve_of, strict=True):
-        curves.setdefault(curve, []).append(run)
+    places = grouped(range(len(runs)), curve_of.__getitem__)
+    curves = {name: [runs[i] for i in at] for name, at in places.items()}
     samples = {tuple(sorted((r.task, r.id, r.prompt_sha) for r in run.records)) for run in runs}
     if sum(len(members) > 1 for members in curves.values()) < 2 or len(samples) > 1:
         return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom, permutation_test
 
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
 from parallelbench.stats.intervals import Value, Z
 from parallelbench.stats.paired import Means
@@ -174,7 +175,4 @@ def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Mean
 
 def places(strategies: Sequence[str]) -> dict[str, list[int]]:
     """Places of each curve's runs."""
-    groups: dict[str, list[int]] = {}
-    for i, name in enumerate(strategies):
-        groups.setdefault(name, []).append(i)
-    return groups
+    return grouped(range(len(strategies)), strategies.__getitem__)
