@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table
-from parallelbench.report.options import split_options
+from parallelbench.report.options import TABLES, published_files, split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.intervals import Value
@@ -52,9 +52,8 @@ class Row:
 
 def main(arguments: Sequence[str]) -> str:
     """Writes leaderboard.md and leaderboard.csv."""
-    defaults = {"csv": "", "leaderboard": "", "generation": "", "out_dir": "results/leaderboard"}
-    paths, options = split_options(arguments, defaults, needs_paths=False)
-    csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
+    paths, options = split_options(arguments, TABLES | {"out_dir": "results/leaderboard"}, needs_paths=False)
+    csvs, boards = published_files(options)
     if not (paths or csvs or boards):
         raise ValueError("nothing to rank; name run directories, csv=FILE or leaderboard=FILE")
     found, skipped = readable_runs(paths) if paths else ([], [])
@@ -82,10 +81,9 @@ def main(arguments: Sequence[str]) -> str:
     text = [line for heading, rows in tables.items() for line in _markdown(heading, rows)]
     notes = [f"Left out: {reason}." for reason in (*skipped, *left_out, *conflicts)]
     notes += [f"{reason}." for reason in apart]
-    markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes])
-    replace_file(out_dir / "leaderboard.md", markdown + "\n")
+    markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes, ""])
     write_csv(out_dir / "leaderboard.csv", _lines(tables))
-    return f"{markdown}\n{out_dir / 'leaderboard.md'}"
+    return write_text(out_dir / "leaderboard.md", markdown)
 
 
 def _rows(runs: Sequence[Run], generation: str) -> list[Row]:

@@ -57,8 +57,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     unfinished = [str(run.folder) for run in runs if run.info["status"] != "done"]
     runs = finished or runs
     for run in runs:
-        if not run.records:
-            raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
+        run.check_filled()
     check_versions(runs)
     out_folder(out_dir)
     runs = _in_order(runs)
