@@ -173,6 +173,7 @@ class LoopRule(CommitRule):
         return {"masks": shape.zeros(dtype=torch.long)}
 
     def is_extra(self, step: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        """Whether each row's step, from 0 in its window, is one of the extra ones."""
         first = min(self.after, self.steps)
         return (step >= first) & (step < first + self.extra)
 

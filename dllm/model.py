@@ -77,7 +77,8 @@ class DiffusionLM(BackboneLM):
         return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *more))
 
     @property
-    def id_limit(self) -> int:  # of the ids of a canvas
+    def id_limit(self) -> int:
+        """Ids of a canvas are below it."""
         return self.vocab_size
 
     def positions(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, "B T"]:

@@ -45,6 +45,7 @@ class Autoregressive:
     def decode(
         self, model: CausalLM | DiffusionLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]
     ) -> list[DecodedRow]:
+        """Rows of prompts (token ids), each of at most its own `gen_lens` tokens and up to its first EOS."""
         if isinstance(model, DiffusionLM):
             return verify(CausalStream(model), Verified(), prompts, gen_lens, row_seeds(0, prompts))
         width = max(map(len, prompts))
