@@ -31,7 +31,7 @@ class TextModel(nn.Module, ABC):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, empty without a tokenizer."""
-        return decode_text(self.tokenizer, ids)
+        return "" if self.tokenizer is None else cast(str, self.tokenizer.decode(list(ids)))
 
 
 class BackboneLM(TextModel, ABC):
@@ -94,11 +94,6 @@ def encode_text(
     if not any(message["content"].strip() for message in messages):
         return []
     return cast(list[int], tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
-
-
-def decode_text(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int]) -> str:
-    """Text of token ids. A model without a tokenizer gives none."""
-    return "" if tokenizer is None else cast(str, tokenizer.decode(list(ids)))
 
 
 def _said(content: str | Sequence[Mapping[str, Any]], name: str, show: Show | None) -> str:

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> str:
             drawn = {" ".join(key): curve for key, curve in curves.items()}
             if resampled:
                 at = {name: at for name, at in places(strategies).items() if name in beside}
-                drawn |= {f"{model} {name}": _curve(resampled, points) for name, points in at.items()}
+                drawn |= {f"{model} {name}": (resampled.tps[0, i], resampled.score[0, i]) for name, i in at.items()}
             figure = plots.tradeoff({"tokens per step": drawn}, f"ParallelBench {generation}: mean score against speed")
             plots.save(figure, out_dir / "published")
             text += ["![published curves](published.png)", ""]
@@ -68,10 +68,6 @@ def main(arguments: Sequence[str]) -> str:
         text += _own_section(runs, sweeps, resampled, marks(paired), apart, generation)
     markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])
     return write_text(out_dir / "pbx.md", markdown)
-
-
-def _curve(resampled: Means, at: Sequence[int]) -> Curve:
-    return resampled.tps[0, at], resampled.score[0, at]
 
 
 def _curves(strategies: Sequence[str], speed: np.ndarray, score: np.ndarray) -> dict[str, Curve]:

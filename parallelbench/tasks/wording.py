@@ -1,7 +1,7 @@
 """The same questions in other words: every built-in task has four wordings, by number from 0."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -40,11 +40,6 @@ class Reworded(Drawn):
 
     def nearest(self, sample: Sample, completion: str) -> str:
         return self.task.nearest(sample, completion) if isinstance(self.task, ManyAnswers) else sample.target
-
-
-def in_wordings(task: Task, wordings: Sequence[int]) -> list[Task]:
-    """The task once in each wording. Raises ValueError for a wording that it does not have."""
-    return [reworded(task, wording) if wording else task for wording in wordings]
 
 
 def reworded(task: Task, wording: int) -> Reworded:

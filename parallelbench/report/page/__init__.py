@@ -244,10 +244,7 @@ def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:
 
 
 def _packed_json(value: object) -> str:
-    return _packed(json.dumps(value, separators=(",", ":")).encode())
-
-
-def _packed(content: bytes) -> str:
+    content = json.dumps(value, separators=(",", ":")).encode()
     return base64.b64encode(zlib.compress(content, 9)).decode()
 
 
