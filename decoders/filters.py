@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from torch import Tensor
-
 from conf.knobs import Count, In, Number, Scale
 from decoders.logits import Logits
 from decoders.types import LogitTransform, Memory, Shape, View
@@ -32,11 +30,7 @@ class TopK(LogitTransform):
     k: Count = 50
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        def kept(values: Tensor) -> Tensor:
-            least = values.topk(min(self.k, values.shape[-1]), dim=-1).values[..., -1:]
-            return values.masked_fill(values < least, float("-inf"))
-
-        return logits.each(kept)
+        return logits.top_k(self.k)
 
 
 @dataclass(frozen=True)
@@ -65,13 +59,7 @@ class BanEos(LogitTransform):
         return {}
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
-        def kept(values: Tensor) -> Tensor:
-            values = values.clone()
-            for token_id in self.ids or view.spec.eos_ids:
-                values[:, token_id] = float("-inf")
-            return values
-
-        return logits.each(kept)
+        return logits.without(self.ids or view.spec.eos_ids)
 
 
 @dataclass(frozen=True)

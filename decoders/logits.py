@@ -184,6 +184,22 @@ class Logits:
 
         return self.each(kept, self.nucleus(p))
 
+    def top_k(self, k: int) -> "Logits":
+        """The k likeliest tokens, and those as likely as the k-th; others at -inf."""
+        k = min(k, self.shape[-1])
+        return self.each(lambda v: v.masked_fill(v < v.topk(k, dim=-1).values[..., -1:], float("-inf")))
+
+    def without(self, tokens: Sequence[int]) -> "Logits":
+        """All tokens but these, which are at -inf."""
+
+        def kept(values: Tensor) -> Tensor:
+            values = values.clone()
+            for token in tokens:  # a tensor of them would have to be sent to the device
+                values[:, token] = float("-inf")
+            return values
+
+        return self.each(kept)
+
     def probs(self) -> Float[Tensor, "B W V"]:
         """All probabilities, in a new tensor of the logits' size."""
         return (self.values - self.log_norm[..., None]).exp_()

@@ -173,6 +173,7 @@ class LoopRule(CommitRule):
         return {"masks": shape.zeros(dtype=torch.long)}
 
     def is_extra(self, step: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        """Whether each row's step, from 0 in its window, is one of the extra ones."""
         first = min(self.after, self.steps)
         return (step >= first) & (step < first + self.extra)
 
@@ -297,11 +298,7 @@ class Renoise(Revise):
         unchanged = ((best == memory["best"]) | ~view.masked).all(1) & (view.step > 0)
         same.copy_(torch.where(unchanged, same + 1, 0))
         memory["best"].copy_(best)
-        sure = _mean(-candidates.confidence, view.masked) < self.confident
-        done = ((same >= self.stable) & sure) | (view.step + 1 >= self.steps)
+        entropy = -(candidates.confidence * view.masked).sum(1) / view.masked.sum(1).clamp(min=1)
+        done = ((same >= self.stable) & (entropy < self.confident)) | (view.step + 1 >= self.steps)
         fresh = noise_tokens(view.noise, view.tokens.shape[1], view.spec.noise, "renoise")
         return Update(best, view.masked & done[:, None], shown=torch.where(write, candidates.tokens, fresh))
-
-
-def _mean(values: Float[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Float[Tensor, " B"]:
-    return (values * where).sum(1) / where.sum(1).clamp(min=1)

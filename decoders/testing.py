@@ -4,8 +4,6 @@ It runs on a made-up model, so it needs no weights and takes seconds: random log
 several dtypes and blocks, batched and alone.
 """
 
-import collections
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
@@ -138,7 +135,9 @@ def _spec(decoder: Decoder) -> ModelSpec:
     return NOISY if decoder.needs_noise else SPEC
 
 
-def _view(decoder: Decoder, step: int, block_len: int, seed: int = 0) -> View:
+def example_view(decoder: Decoder, step: int, block_len: int, seed: int = 0) -> View:
+    """What a decoder may see of a step: three rows of the made-up model, of a window of `block_len` masks. step:
+    forwards made in the window before."""
     rng = torch.Generator().manual_seed(seed)
     model = HashModel()
     canvas = torch.randint(0, 30, (3, 3 * block_len), generator=rng)
@@ -164,7 +163,7 @@ def _check_declared(decoder: Decoder, block_len: int) -> None:
         assert part.identity == part.identity, f"the `identity` of {type(part).__name__} changes by itself"
 
     widest = min((part.widest for part in parts if part.widest is not None), default=None)
-    view = _view(decoder, 0, 8 * block_len if widest is None else widest)
+    view = example_view(decoder, 0, 8 * block_len if widest is None else widest)
     given, again = _step(decoder, view), _step(decoder, view)
     same = again.write.equal(given.write) and again.tokens.equal(given.tokens)
     assert same, "the same seed gives other tokens: state outside the memory"
@@ -224,17 +223,17 @@ def _check_memory(decoder: Decoder, block_len: int) -> None:
     for tensor in (tensor for part in used for tensor in part.values()):
         assert len(tensor) == 3, "memory is per row: its first dimension is the batch"
     for step in range(4):
-        decoder.step(_view(decoder, step, block_len, seed=step), used)
-    after, alone = (decoder.step(_view(decoder, 0, block_len, seed=9), memory) for memory in (used, fresh))
+        decoder.step(example_view(decoder, step, block_len, seed=step), used)
+    after, alone = (decoder.step(example_view(decoder, 0, block_len, seed=9), memory) for memory in (used, fresh))
     assert after.tokens[after.write].equal(alone.tokens[alone.write]), "memory of one block reaches the next"
     assert after.write.equal(alone.write), "memory of one block reaches the next"
 
 
 def _check_sync_and_purity(decoder: Decoder, block_len: int) -> None:
-    view = _view(decoder, 1, block_len)
+    view = example_view(decoder, 1, block_len)
     before = [view.tokens.clone(), view.masked.clone(), view.live.clone(), view.logits.values.clone()]
     memory = decoder.init(Shape(3, block_len, VOCAB, torch.device("cpu")))
-    decoder.step(_view(decoder, 0, block_len, seed=5), memory)
+    decoder.step(example_view(decoder, 0, block_len, seed=5), memory)
     with _NoSync():
         decoder.step(view, memory)
     after = [view.tokens, view.masked, view.live, view.logits.values]
@@ -257,38 +256,3 @@ class _NoSync(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert not waits_for_device(func, args), f"the step waits for the device: {func.overloadpacket.__name__}"
         return func(*args, **(kwargs or {}))
-
-
-class _Peak(TorchDispatchMode):
-    """Bytes of the tensors made inside that are alive, and their peak; views and tensors from outside do not count."""
-
-    def __init__(self, least: int) -> None:
-        super().__init__()
-        self.least, self.alive, self.users, self.peak = least, 0, collections.Counter(), 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            size, place = tensor.untyped_storage().nbytes(), tensor.untyped_storage().data_ptr()
-            if size < self.least or (place in given and not self.users[place]):
-                continue
-            self.alive += 0 if self.users[place] else size
-            self.users[place] += 1
-            weakref.finalize(tensor, self._free, place, size)
-        self.peak = max(self.peak, self.alive)
-        return result
-
-    def _free(self, place: int, size: int) -> None:
-        self.users[place] -= 1
-        self.alive -= 0 if self.users[place] else size
-
-
-def peak_temporaries(decoder: Decoder, vocab: int = 4096, block_len: int = 16) -> float:
-    """How many logits-sized tensors (`[B, W, V]` float32) a step holds at once at most, beside logits and memory."""
-    view = _view(decoder, 1, block_len)
-    logits = torch.randn(3, block_len, vocab, generator=torch.Generator().manual_seed(0))
-    memory = decoder.init(Shape(3, block_len, vocab, torch.device("cpu")))
-    with _Peak(logits.nbytes // 4) as tracker:
-        decoder.step(replace(view, logits=Logits(logits)), memory)
-    return tracker.peak / logits.nbytes

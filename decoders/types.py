@@ -148,7 +148,8 @@ class LogitTransform(Part, ABC):
     """Changes the logits from which candidates are taken (credit, top-p, EOS suppression)."""
 
     @abstractmethod
-    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits: ...
+    def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
+        """Other logits of the same positions; `logits` stay as they are. May write to `memory`."""
 
 
 class Rescore(Part, ABC):
@@ -165,7 +166,8 @@ class CommitRule(Part, ABC):
     """
 
     @abstractmethod
-    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]: ...
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        """Where to commit; positions that are not masked are ignored. May write to `memory`."""
 
 
 class Revise(Part, ABC):

@@ -4,24 +4,22 @@ A causal encoder keeps the K/V of all tokens before the canvas; a bidirectional 
 the canvas. So the window is the canvas, and the columns before it are exact once computed.
 """
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
 from dllm.layers import as_taken
-from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
-from dllm.text import decode_text, encode_text
+from dllm.text import BackboneLM
 
 
-class CanvasLM(nn.Module):
+class CanvasLM(BackboneLM):
     """A DiffusionGemma with its tokenizer. The encoder's K/V of all columns are kept, in sliding layers too.
 
     Raises ValueError for a spec without noise.
@@ -32,30 +30,13 @@ class CanvasLM(nn.Module):
     def __init__(
         self, backbone: PreTrainedModel, spec: ModelSpec, tokenizer: PreTrainedTokenizerBase | None, name: str
     ) -> None:
-        super().__init__()
+        super().__init__(backbone, tokenizer, name)
         if not spec.noise:
             raise ValueError(f"model {name!r} shows noise where a column is undecided; leave spec.noise as it is")
-        self.backbone, self.spec, self.tokenizer, self.name = backbone, spec, tokenizer, name
-        self.text_config = cast(Any, backbone.config).text_config
-        self.vocab_size: int = self.text_config.vocab_size
+        self.spec, self.text_config = spec, cast(Any, backbone.config).text_config
         self.max_length: int | None = None
 
-    @property
-    def device(self) -> torch.device:
-        return self.backbone.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.backbone.dtype
-
-    def encode(self, text: Text) -> list[int]:
-        return encode_text(self.tokenizer, self.name, text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return decode_text(self.tokenizer, ids)
-
     def identity(self) -> str:
-        """What the weights do not say."""
         return repr((self.spec, self.spec.noise, self.tokenizer and self.tokenizer.chat_template))
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache:
@@ -81,12 +62,13 @@ class CanvasLM(nn.Module):
         assert soft is not None, "a model with noise is always told its window"
         columns = soft.columns
         begin, live = columns[:, 0], columns < end[plan.rows][:, None]
-        longest = max(int(begin.max()), 1)  # an empty prompt: one column, to which nothing attends
-        stale = (plan.query[:, 0] < begin).nonzero()[:, 0]
-        if len(stale):
+        ends = torch.stack([begin, plan.query[:, 0]], 1).tolist()  # the one wait for the device
+        longest = max(1, *(prefix for prefix, _ in ends))  # an empty prompt: one column, to which nothing attends
+        stale = [row for row, (prefix, first) in enumerate(ends) if first < prefix]
+        if stale:
             self._encode(canvas, plan.rows[stale], longest, kv)
         shown = canvas[plan.rows[:, None], columns.clamp(max=canvas.shape[1] - 1)]
-        found = self._denoise(shown, live, soft, longest, kv.first(plan.rows, longest))
+        found = self._denoise(shown, live, soft, longest, kv.prefix(plan.rows, longest))
         place = torch.minimum(want - begin[:, None], live.sum(1, keepdim=True) - 1)
         return found.gather(1, place[..., None].expand(-1, -1, found.shape[-1]))
 

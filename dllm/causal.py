@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -39,12 +39,11 @@ from dllm.checkpoint import (
 from dllm.kv import ColumnCache
 from dllm.layers import hidden_states
 from dllm.model import DiffusionLM
-from dllm.protocols import Text
 from dllm.spec import SPEC_FILE
-from dllm.text import decode_text, encode_text
+from dllm.text import BackboneLM
 
 
-class CausalLM(nn.Module):
+class CausalLM(BackboneLM):
     """A stock transformers causal LM and its tokenizer.
 
     Of its own generation settings only the special ids are kept: with sampling or repetition penalties, decoding would
@@ -65,8 +64,7 @@ class CausalLM(nn.Module):
         *,
         entry: torch.device | None = None,
     ) -> None:
-        super().__init__()
-        self.backbone, self.tokenizer, self.name, self.entry = backbone, tokenizer, name, entry
+        super().__init__(backbone, tokenizer, name, entry)
         settings = backbone.generation_config
         given = None if settings is None else settings.eos_token_id
         named = [*(given if isinstance(given, list) else [given]), tokenizer.eos_token_id]
@@ -76,24 +74,6 @@ class CausalLM(nn.Module):
         pad = tokenizer.pad_token_id
         self.pad_id = pad if isinstance(pad, int) else self.eos_ids[0]
         backbone.generation_config = GenerationConfig(eos_token_id=list(self.eos_ids), pad_token_id=self.pad_id)
-
-    @property
-    def device(self) -> torch.device:
-        return self.entry or self.backbone.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.backbone.dtype
-
-    @property
-    def vocab_size(self) -> int:
-        return self.backbone.config.vocab_size
-
-    def encode(self, text: Text) -> list[int]:
-        return encode_text(self.tokenizer, self.name, text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return decode_text(self.tokenizer, ids)
 
     @property
     def max_length(self) -> int | None:
@@ -112,8 +92,7 @@ class CausalLM(nn.Module):
         return head(hidden[where])  # the other columns' logits would cost more than the layers
 
     def identity(self) -> str:
-        """What the weights do not say."""
-        return repr((self.eos_ids, self.tokenizer.chat_template))
+        return repr((self.eos_ids, self.tokenizer and self.tokenizer.chat_template))
 
 
 @dataclass(frozen=True)
@@ -157,6 +136,7 @@ class CausalStream:
         else:
             raise ValueError(f"a {type(model).__name__} has no causal mode to verify drafts with; use model=tiny_ar")
         self.model: DiffusionLM | CausalLM = model
+        self._head = model.head
         if isinstance(model, CausalLM) and not self._keeps_columns():
             raise ValueError(
                 f"model {model.name!r} gives other logits where a mask of ours says what it sees, so it cannot verify "
@@ -224,14 +204,6 @@ class CausalStream:
         tolerance = 0.01 if backbone.dtype.itemsize == 4 else 0.1
         return bool((torch.cat(parts, 1).float() - exact).norm() <= tolerance * exact.norm())
 
-    def _head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
-        head = self.model.backbone.get_output_embeddings()
-        assert head is not None
-        logits = head(hidden).to(hidden.device)
-        if isinstance(self.model, DiffusionLM):
-            logits[..., self.mask_id] = float("-inf")
-        return logits
-
 
 def _check_takes_drafts_back(model: CausalLM) -> None:
     """Raises ValueError unless forwards over given columns, their attention a mask's to say, are what the model does.
@@ -289,6 +261,7 @@ def load_causal(
 def save_causal(model: CausalLM, folder: Path) -> None:
     """Writes a checkpoint in Hugging Face layout. Its config says that it is causal, because its tokenizer may name a
     MASK."""
+    assert model.tokenizer is not None
     model.backbone.config.is_causal = True
     model.backbone.save_pretrained(folder)
     model.tokenizer.save_pretrained(folder)

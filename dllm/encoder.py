@@ -5,10 +5,11 @@ A BERT is a masked diffusion LM without a schedule: it predicts MASKs from both 
 cache=none works (`ModelSpec.kv=False`).
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
@@ -20,23 +21,12 @@ from dllm.spec import ModelSpec
 class EncoderLM(DiffusionLM):
     """Any transformers model for masked language modelling. Raises ValueError for a spec that no encoder has."""
 
-    def __init__(
-        self,
-        backbone: PreTrainedModel,
-        spec: ModelSpec,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        name: str = "model",
-        *,
-        entry: torch.device | None = None,
-    ) -> None:
+    def _check(self, spec: ModelSpec, implementation: str | None) -> None:
+        """Every implementation takes a mask over keys."""
         if spec.kv or spec.shift or spec.block or spec.mix or spec.response_position is not None:
             raise ValueError(
                 f"a masked LM keeps no K/V, shifts no tokens, and has no blocks, mix or response position: {spec}"
             )
-        super().__init__(backbone, spec, tokenizer, name, entry=entry)
-
-    def _check_attention(self, implementation: str | None) -> None:
-        """Every implementation takes a mask over keys."""
 
     def _max_length(self) -> int | None:
         """What its config says, also of rotary positions. RoBERTa counts positions from the padding's on."""
@@ -46,13 +36,6 @@ class EncoderLM(DiffusionLM):
             if limit is not None and padding is not None and name.endswith("position_embeddings"):
                 limit -= padding + 1
         return limit
-
-    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> None:
-        """Keeps nothing. Raises ValueError when the canvas is longer than `max_length`."""
-        self._check_length(length)
-
-    def renew_kv(self, kv: ColumnCache | None, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
-        """There is nothing to drop."""
 
     def logits(
         self,
@@ -65,7 +48,7 @@ class EncoderLM(DiffusionLM):
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]:
         """One forward over all columns of the plan's rows, whatever its query. Logits for `want`, with MASK at -inf."""
-        logits = self._run(canvas[plan.rows], end[plan.rows], soft)
+        logits = self.full_logits(canvas[plan.rows], end[plan.rows], end[plan.rows], soft=soft)
         return logits.gather(1, want[..., None].expand(-1, -1, logits.shape[-1]))
 
     def full_logits(
@@ -76,24 +59,18 @@ class EncoderLM(DiffusionLM):
         where: Bool[Tensor, "B T"] | None = None,
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "... V"]:
-        logits = self._run(canvas, torch.full_like(prompt_len, canvas.shape[1]) if end is None else end, soft)
-        return logits if where is None else logits[where]
-
-    def shadow_logits(
-        self, canvas: Tensor, want: Tensor, prompt_len: Tensor, end: Tensor
-    ) -> tuple[Float[Tensor, "B W V"], Float[Tensor, "B W V"]]:
-        """Raises ValueError: a shadow column needs a mask of its own, and an encoder takes one for all columns."""
-        raise ValueError(f"{self.name} is an encoder and takes no shadow columns; use another decoder")
-
-    def _run(
-        self, tokens: Int[Tensor, "R T"], end: Int[Tensor, " R"], soft: SoftInput | None = None
-    ) -> Float[Tensor, "R T V"]:
-        columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        """As `DiffusionLM.full_logits`. Prompts are columns like others."""
+        columns = torch.arange(canvas.shape[1], device=canvas.device).expand_as(canvas)
+        end = torch.full_like(prompt_len, canvas.shape[1]) if end is None else end
         live = (columns < end[:, None]).long()
         # ids where possible: some encoders look at them (ESM drops MASK's embedding and rescales the others)
         if soft is not None and vars(self.backbone.config).get("token_dropout"):
             raise ValueError(f"{self.name} drops the embedding of MASK, so it takes no soft inputs")
-        inputs = {"input_ids": tokens} if soft is None else {"inputs_embeds": self._embed(tokens, columns, end, soft)}
-        logits = self.backbone(**inputs, attention_mask=live).logits.to(tokens.device)
+        inputs = {"input_ids": canvas} if soft is None else {"inputs_embeds": self._embed(canvas, columns, end, soft)}
+        logits = self.backbone(**inputs, attention_mask=live).logits.to(canvas.device)
         logits[..., self.spec.mask_id] = float("-inf")
-        return logits
+        return logits if where is None else logits[where]
+
+    def shadow_logits(self, *given: Any, **more: Any) -> Any:
+        """Raises ValueError: a shadow column needs a mask of its own, and an encoder takes one for all columns."""
+        raise ValueError(f"{self.name} is an encoder and takes no shadow columns; use another decoder")

@@ -97,7 +97,7 @@ class ColumnCache(Cache):
         for store in self._stores():
             store[target.to(store.device)] = store[source.to(store.device)]
 
-    def first(self, rows: Int[Tensor, " R"], length: int) -> Cache:
+    def prefix(self, rows: Int[Tensor, " R"], length: int) -> Cache:
         """The keys and values of some rows' first columns, to be read by what keeps none of its own."""
         layers = []
         for own in self._own:

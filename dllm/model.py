@@ -5,7 +5,7 @@ ColumnCache. Logits come back for the columns that were asked for, so no other f
 never a candidate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,13 +15,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
 from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, lora_layers, padded, queried, sources
-from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
-from dllm.text import decode_text, encode_text
+from dllm.text import BackboneLM
 
 
-class DiffusionLM(nn.Module):
+class DiffusionLM(BackboneLM):
     """A masked (or block) diffusion LM over a transformers backbone.
 
     tokenizer: None for models made in code.
@@ -45,19 +44,18 @@ class DiffusionLM(nn.Module):
         keys: Mapping[str, str] | None = None,
         entry: torch.device | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(backbone, tokenizer, name, entry)
         spec.check_vocab(backbone.config.vocab_size)
-        self._check_attention(backbone.config._attn_implementation)
+        self._check(spec, backbone.config._attn_implementation)
         backbone.config.is_causal = False  # transformers then leaves our mask alone
-        self.backbone, self.spec, self.tokenizer, self.name = backbone, spec, tokenizer, name
-        self.keys, self.entry = dict(keys or {}), entry
+        self.spec, self.keys = spec, dict(keys or {})
         self.gate: Gate | None = None  # of an adapter that is active at drafted columns only
         self.mask_embedding: nn.Parameter | None = None  # while one is learned
         self.mix = NeighbourMix(backbone.config.hidden_size, look_ahead=spec.block is None) if spec.mix else None
         self.max_length = self._max_length()
         self.kv_samples, self.fixed_shapes = list[tuple[Tensor, Tensor]](), False  # of a compiled backbone
 
-    def _check_attention(self, implementation: str | None) -> None:
+    def _check(self, spec: ModelSpec, implementation: str | None) -> None:
         if implementation not in (None, "sdpa", "eager"):
             raise ValueError(
                 f"attn_implementation={implementation!r} takes no 4-D mask, which every step needs; use sdpa or eager"
@@ -71,12 +69,6 @@ class DiffusionLM(nn.Module):
         limit = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)
         return limit and limit - (self.spec.response_position or 0)
 
-    def _check_length(self, length: int) -> None:
-        if self.max_length is not None and length > self.max_length:
-            raise ValueError(
-                f"a canvas of {length} columns is too long for {self.name}, which has {self.max_length} positions"
-            )
-
     def identity(self) -> str:
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
         scalings = {name: layer.scaling for name, layer in lora_layers(self.backbone).items()}
@@ -85,27 +77,9 @@ class DiffusionLM(nn.Module):
         return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *more))
 
     @property
-    def device(self) -> torch.device:
-        """Where canvases belong and logits come back."""
-        return self.entry or self.backbone.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.backbone.dtype
-
-    @property
-    def vocab_size(self) -> int:
-        return self.backbone.config.vocab_size
-
-    @property
-    def id_limit(self) -> int:  # of the ids of a canvas
+    def id_limit(self) -> int:
+        """Ids of a canvas are below it."""
         return self.vocab_size
-
-    def encode(self, text: Text) -> list[int]:
-        return encode_text(self.tokenizer, self.name, text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return decode_text(self.tokenizer, ids)
 
     def positions(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, "B T"]:
         """RoPE position of each canvas column: its number, or moved so that responses start at a fixed position."""
@@ -116,15 +90,21 @@ class DiffusionLM(nn.Module):
         return torch.where(columns >= prompt_len[:, None], columns + gap, columns)
 
     def new_kv(self, prompt_len: Int[Tensor, " B"], length: int) -> ColumnCache | None:
-        """An empty cache for canvases of `length` columns. Raises ValueError when that is more than `max_length`."""
-        self._check_length(length)
+        """An empty cache for canvases of `length` columns, None for a model that keeps no K/V. Raises ValueError for
+        more columns than `max_length`."""
+        if self.max_length is not None and length > self.max_length:
+            raise ValueError(
+                f"a canvas of {length} columns is too long for {self.name}, which has {self.max_length} positions"
+            )
+        if not self.spec.kv:
+            return None
         positions = self.positions(prompt_len, length)
         return ColumnCache(self.backbone.config.num_hidden_layers, positions, prompt_len, self.kv_samples)
 
     def renew_kv(self, kv: ColumnCache | None, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
         """Drops what is kept of some rows, which begin new prompts."""
-        assert kv is not None
-        kv.drop(rows, self.positions(prompt_len, kv.positions.shape[1]), prompt_len)
+        if kv is not None:
+            kv.drop(rows, self.positions(prompt_len, kv.positions.shape[1]), prompt_len)
 
     def logits(
         self,
@@ -164,7 +144,7 @@ class DiffusionLM(nn.Module):
         mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
         source = sources(plan, want, self.spec.shift, tokens.shape[1])
-        return self._head(hidden.flatten(0, 1)[source[:asked]])
+        return self.head(hidden.flatten(0, 1)[source[:asked]])
 
     def full_logits(
         self,
@@ -183,7 +163,7 @@ class DiffusionLM(nn.Module):
         embeds, positions = self._embed(canvas, columns, end, soft), self.positions(prompt_len, length)
         hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
         hidden = hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden))
-        return self._head(hidden if where is None else hidden[where])
+        return self.head(hidden if where is None else hidden[where])
 
     def response_blocks(self, prompt_len: Int[Tensor, " B"], count: int) -> Int[Tensor, "B N"]:
         """`count` canvas columns of each row, from the start of the block in which its response begins. Raises
@@ -241,7 +221,7 @@ class DiffusionLM(nn.Module):
         place = length + torch.arange(views * count, device=clean.device).view(views, 1, count) - self.spec.shift
         source = torch.where(wanted < (start if clean_before else ours[:, :1]), wanted.clamp(0, length - 1), place)
         picked = hidden.gather(1, source.transpose(0, 1).flatten(1)[..., None].expand(-1, -1, hidden.shape[-1]))
-        return self._head(picked).unflatten(1, (views, count)).transpose(0, 1)
+        return self.head(picked).unflatten(1, (views, count)).transpose(0, 1)
 
     def shadow_logits(
         self,
@@ -274,12 +254,11 @@ class DiffusionLM(nn.Module):
         to_shadows = nn.functional.pad(to_shadows, (0, 0, length, 0))
         hidden = self._forward(embeds, torch.cat([to_canvas, to_shadows], dim=3), positions, None)
         plain = hidden.gather(1, want[..., None].expand(-1, -1, hidden.shape[-1]))
-        return self._head(plain), self._head(hidden[:, length:])
+        return self.head(plain), self.head(hidden[:, length:])
 
-    def _head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
-        head = self.backbone.get_output_embeddings()
-        assert head is not None
-        logits = head(hidden).to(hidden.device)
+    def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        """Logits of the last layer's states, with MASK at -inf."""
+        logits = super().head(hidden)
         logits.select(-1, self.spec.mask_id).fill_(float("-inf"))
         return logits
 

@@ -93,6 +93,7 @@ class ModelSpec(Knobs):
         return is_one_of(tokens, self.eos_ids)
 
     def save(self, folder: Path) -> None:
+        """Writes `dllm.json` into a folder that exists."""
         (folder / SPEC_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod

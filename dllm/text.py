@@ -1,13 +1,73 @@
-"""Text in and out of a model by its tokenizer."""
+"""Text in and out of a model by its tokenizer, and what all models of this package share because of it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.protocols import Text
 
 Show = Callable[[Mapping[str, Any]], str]
+
+
+class TextModel(nn.Module, ABC):
+    """A model with a name and a tokenizer, which is None where it is given token ids alone."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, name: str) -> None:
+        super().__init__()
+        self.tokenizer, self.name = tokenizer, name
+
+    @abstractmethod
+    def identity(self) -> str:
+        """What the weights do not say."""
+
+    def encode(self, text: Text) -> list[int]:
+        """Token ids of a text, or of a chat up to where the answer begins. Raises ValueError as `encode_text` does."""
+        return encode_text(self.tokenizer, self.name, text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, empty without a tokenizer."""
+        return "" if self.tokenizer is None else cast(str, self.tokenizer.decode(list(ids)))
+
+
+class BackboneLM(TextModel, ABC):
+    """One over a transformers backbone.
+
+    entry: where token ids belong when the backbone is spread over several devices.
+    """
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        name: str,
+        entry: torch.device | None = None,
+    ) -> None:
+        super().__init__(tokenizer, name)
+        self.backbone, self.entry = backbone, entry
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids belong and logits come back."""
+        return self.entry or self.backbone.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backbone.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backbone.config.get_text_config().vocab_size
+
+    def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        """Logits of the last layer's states, on their device."""
+        head = self.backbone.get_output_embeddings()
+        assert head is not None
+        return head(hidden).to(hidden.device)
 
 
 def encode_text(
@@ -34,11 +94,6 @@ def encode_text(
     if not any(message["content"].strip() for message in messages):
         return []
     return cast(list[int], tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
-
-
-def decode_text(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int]) -> str:
-    """Text of token ids. A model without a tokenizer gives none."""
-    return "" if tokenizer is None else cast(str, tokenizer.decode(list(ids)))
 
 
 def _said(content: str | Sequence[Mapping[str, Any]], name: str, show: Show | None) -> str:

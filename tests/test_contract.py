@@ -6,9 +6,10 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from decoders import Credit, Decoder, FixedK
-from decoders.testing import check_decoder, peak_temporaries
+from decoders.testing import check_decoder
 from decoders.types import CommitRule, Revise, Shape, Update
 from parallelbench.wiring.conf import CONF
+from scripts.bench.step import peak_temporaries
 
 FILES = [  # those that decode in the one loop
     path for path in sorted((CONF / "decoder").glob("*.yaml")) if OmegaConf.load(path)._target_ == "decoders.Decoder"

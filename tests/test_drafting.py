@@ -95,14 +95,14 @@ def test_training_sees_what_decoding_sees() -> None:
     group = torch.tensor([[[MASK, 7, MASK]] * 3] * 3)
     clean, hidden = two_pass_hidden(model, batch.canvas, anchor, group, grad=False)
     whole = model.full_logits(batch.canvas, batch.prompt_len)
-    torch.testing.assert_close(model._head(clean)[:, :-1], whole[:, 1:], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model.head(clean)[:, :-1], whole[:, 1:], atol=1e-4, rtol=1e-4)
     for row in range(3):
         for place, start in enumerate((5, 10, 15)):
             canvas = torch.cat([batch.canvas[row, : start + 1], group[row, place]])[None]
             one_block = DiffusionLM(model.backbone, ModelSpec(MASK, (EOS,), PAD, 1, 64, context_causal=True)).eval()
             one_block.gate, one_block.mask_embedding = model.gate, model.mask_embedding
             expected = one_block.full_logits(canvas, torch.tensor([4]))[0, -2:]  # the columns behind the first MASK
-            found = model._head(hidden[row, place][None])[0, :2]
+            found = model.head(hidden[row, place][None])[0, :2]
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 

@@ -31,7 +31,7 @@ from dllm.vision.pictures import Picture, is_picture, number_of, rotary_position
 from dllm.vision.seeing import VisionLM
 from parallelbench.tasks import Suite
 from parallelbench.tasks.base import Sample
-from parallelbench.tasks.shapes import COLOURS, Shapes, data_url, paint
+from parallelbench.tasks.shapes import COLOURS, Painted, Shapes
 from parallelbench.training.mixture import TaskMixture, phrases
 
 WORDS = ["<pad>", "<eos>", "<mask>", "<start>", "<end>", "<image>", *"abcdefghijklmnopqrstuvwxyz .,:?0123456789-"]
@@ -191,7 +191,7 @@ def test_training_on_shapes_reaches_the_vision_half() -> None:
     loss.backward()
     assert losses[0] == losses[1] and torch.allclose(loss, losses[0], atol=1e-5)
     assert float(model.backbone.visual.patch_embed.proj.weight.grad.norm()) > 0
-    assert all(picture.features is None for picture in model.album._pictures.values())
+    assert all(picture.features is None for picture in model.album.values())
     with pytest.raises(ValueError, match=r"show pictures, which these data cannot hold; leave them out"):
         stream.batch(0)
     with pytest.raises(ValueError, match="'tiny' reads text alone"):
@@ -221,9 +221,10 @@ def test_a_saved_model_sees_the_same(tmp_path: Path) -> None:
 
 
 def test_pictures_come_as_files_and_as_text(tmp_path: Path) -> None:
-    model, picture = make_vision(), paint([("circle", "red", 0, 0)])
+    model, painted = make_vision(), Painted([("circle", "red", 0, 0)])
+    picture = painted.image()
     picture.save(tmp_path / "a.png")
-    ways = [picture, tmp_path / "a.png", data_url(picture)]
+    ways = [picture, tmp_path / "a.png", painted.url()]
     assert len({tuple(model.encode(chat(way))) for way in ways}) == 1
     part = {"type": "image", "path": str(tmp_path / "a.png")}
     assert model.encode([{"role": "user", "content": [part]}]) == model.encode(chat(picture))

@@ -1,11 +1,9 @@
 """Editing that moves tokens: a block drops a token, or makes room for one, while it is filled (LLaDA2.2)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from conf.knobs import Number, Share, Weight
@@ -72,7 +70,7 @@ class InDel(Revise):
         chosen = torch.where((last | (left == 0))[:, None], view.masked, chosen)
         edit = view.live & ~view.masked & (best != view.tokens) & (prob > self.edit)
         write = chosen | edit
-        plain = view.logits.each(partial(_without, edits)).top[1]
+        plain = view.logits.without(edits).top[1]
         best = torch.where(last[:, None], plain, best)
         best = self._other(view, best, prob, write, ~last, memory)
 
@@ -103,14 +101,6 @@ class InDel(Revise):
         other = values.masked_fill(ban.scatter_(1, before, True)[:, 1:], float("-inf")).argmax(1, keepdim=True)
         changes = (same.any(1) & may & changing.any(1))[:, None]
         return best.scatter(1, place, torch.where(changes, other, best.gather(1, place)))
-
-
-def _without(tokens: Sequence[int], values: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
-    """Logits without some tokens."""
-    values = values.clone()
-    for token in tokens:
-        values[:, token] = float("-inf")
-    return values
 
 
 def _moved(

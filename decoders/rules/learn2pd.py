@@ -98,6 +98,7 @@ class Learn2PD(CommitRule):
 
     @cached_property
     def network(self) -> BlockFilter:
+        """The filter, in float64. Raises ValueError where it cannot be read or is another rule's."""
         weights = _read(self.filter)
         return _filled(lambda: BlockFilter(len(weights.get("fc1.bias", ()))), weights, self.filter)
 
@@ -146,6 +147,7 @@ class Agreement(CommitRule):
 
     @cached_property
     def network(self) -> PositionFilter:
+        """The net, in float64. Raises ValueError where it cannot be read or is another rule's."""
         weights = _read(self.filter)
         return _filled(lambda: PositionFilter(len(weights.get("fc1.bias", ()))), weights, self.filter)
 

@@ -7,6 +7,7 @@ The authors' code runs whole blocks. Here a block's tokens are those that a forw
 no cache and `cache=block` all of them. A window that is a part of a block chooses experts of its own.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,13 +21,13 @@ from dllm.model import DiffusionLM
 from dllm.soft import SoftInput
 
 
+@dataclass
 class Blocks:
     """The block of each column of the next forward, for the routers of all layers. of: numbers from 0 on, below
     `count`."""
 
-    def __init__(self) -> None:
-        self.of: Int[Tensor, " N"] | None = None
-        self.count = 0
+    of: Int[Tensor, " N"] | None = None
+    count: int = 0
 
 
 class BlockRouter(Glm4MoeTopkRouter):

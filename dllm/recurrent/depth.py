@@ -11,7 +11,6 @@ last K/V of earlier columns, so a column can be iterated while those before it s
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -23,8 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from conf.knobs import Count, Knobs
 from dllm.kv import ColumnCache
-from dllm.protocols import Text
-from dllm.text import decode_text, encode_text
+from dllm.text import TextModel
 
 Stack = Literal["prelude", "core", "coda"]
 
@@ -84,7 +82,7 @@ class Place:
         return (torch.arange(length, device=self.columns.device) <= self.columns[..., None])[:, None]
 
 
-class RecurrentLM(nn.Module, ABC):
+class RecurrentLM(TextModel, ABC):
     """A causal LM of recurrent depth.
 
     embed: of tokens; the head has the same weights.
@@ -107,8 +105,8 @@ class RecurrentLM(nn.Module, ABC):
         width: int,
         max_length: int | None = None,
     ) -> None:
-        super().__init__()
-        self.depth, self.tokenizer, self.name = depth, tokenizer, name
+        super().__init__(tokenizer, name)
+        self.depth = depth
         self.eos_ids, self.pad_id, self.width, self.max_length = eos_ids, pad_id, width, max_length
 
     @abstractmethod
@@ -135,14 +133,7 @@ class RecurrentLM(nn.Module, ABC):
     def vocab_size(self) -> int:
         return self.embed.num_embeddings
 
-    def encode(self, text: Text) -> list[int]:
-        return encode_text(self.tokenizer, self.name, text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return decode_text(self.tokenizer, ids)
-
     def identity(self) -> str:
-        """What the weights do not say."""
         return repr((self.depth, self.eos_ids, None if self.tokenizer is None else self.tokenizer.chat_template))
 
     def new_cache(self, rows: int, length: int, *, every_pass: bool = False) -> DepthCache:

@@ -25,42 +25,22 @@ ONLY = {  # settings with one value in every published checkpoint
 }
 
 
-DEFAULTS = {
-    "n_embd": 5280,
-    "n_heads": 55,
-    "intermediate_size": 17920,
-    "vocab_size": 65536,
-    "block_size": 4096,
-    "norm_eps": 1e-6,
-    "rope_base": 50_000,
-    "mean_recurrence": 32,
-    "n_layers_in_prelude": 2,
-    "n_layers_in_recurrent_block": 4,
-    "n_layers_in_coda": 2,
-}
-
-
 class RavenConfig(PreTrainedConfig):
-    """Fields of the published config.json."""
+    """Fields of the published config.json, with what they are where it leaves them out."""
 
     model_type = "huginn_raven"
 
-    n_embd: int
-    n_heads: int
-    intermediate_size: int
-    vocab_size: int
-    block_size: int
-    norm_eps: float
-    rope_base: float
-    mean_recurrence: int
-    n_layers_in_prelude: int
-    n_layers_in_recurrent_block: int
-    n_layers_in_coda: int
-
-    def __init__(self, **fields: Any) -> None:
-        for name, default in DEFAULTS.items():
-            setattr(self, name, fields.pop(name, default))
-        super().__init__(**fields)
+    n_embd: int = 5280
+    n_heads: int = 55
+    intermediate_size: int = 17920
+    vocab_size: int = 65536
+    block_size: int = 4096
+    norm_eps: float = 1e-6
+    rope_base: float = 50_000
+    mean_recurrence: int = 32
+    n_layers_in_prelude: int = 2
+    n_layers_in_recurrent_block: int = 4
+    n_layers_in_coda: int = 2
 
     def check(self) -> None:
         """Raises ValueError for a layout that no published checkpoint has."""

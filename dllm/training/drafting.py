@@ -13,7 +13,7 @@ MASKs at 8, 9 and 10 predict 9, 10 and 11.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -160,7 +160,4 @@ def two_pass_hidden(
 
 def _log_softmax(model: DiffusionLM, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
     """Log-probabilities; MASK is none of the candidates."""
-    head = cast(Any, model.backbone.get_output_embeddings())
-    logits = head(hidden).float()
-    logits[:, model.spec.mask_id] = float("-inf")
-    return logits.log_softmax(-1)
+    return model.head(hidden).float().log_softmax(-1)

@@ -25,7 +25,6 @@ def scratch_llama(
     tokenizer: PreTrainedTokenizerBase,
     *,
     response_position: int | None = 64,
-    mix_std: float = 0.8,
     embed_std: float = 0.3,
     seed: int = 0,
     name: str = "scratch",
@@ -33,14 +32,11 @@ def scratch_llama(
 ) -> DiffusionLM:
     """A bidirectional model with a neighbour mix, its sizes as in `_config`; the tokenizer must name mask, EOS and
     PAD."""
-    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
-    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
     backbone = _llama(tokenizer, seed, **sizes)
-    spec = ModelSpec(mask_id, (eos_id,), pad_id, response_position=response_position, mix=1)
-    model = DiffusionLM(backbone, spec, tokenizer, name)
+    model = DiffusionLM(backbone, _spec(tokenizer, response_position=response_position, mix=1), tokenizer, name)
     assert model.mix is not None
     rng = torch.Generator().manual_seed(seed)
-    model.mix.reset_(mix_std, rng)
+    model.mix.reset_(0.8, rng)
     _reset_embeddings(backbone, embed_std, rng)
     return model
 
@@ -83,8 +79,6 @@ def scratch_vision(
     *,
     side: int = 48,
     patch: int = 16,
-    vision_layers: int = 1,
-    init_std: float = 0.1,
     embed_std: float = 0.3,
     seed: int = 0,
     name: str = "scratch",
@@ -100,22 +94,21 @@ def scratch_vision(
     patch: pixels of a column's side.
     width, heads, mlp_width: of both halves.
     """
-    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
-    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
+    spec = _spec(tokenizer)
     around = ["<picture>", "</picture>", "<pixels>"]
     tokenizer.add_special_tokens({"additional_special_tokens": cast(Any, around)})
     start_id, end_id, image_id = cast(list[int], tokenizer.convert_tokens_to_ids(around))
     vision = Qwen2_5_VLVisionConfig(
-        depth=vision_layers,
+        depth=1,
         hidden_size=width,
         intermediate_size=mlp_width,
         num_heads=heads,
         patch_size=patch,
         temporal_patch_size=1,
         spatial_merge_size=1,
-        initializer_range=init_std,
+        initializer_range=0.1,
         out_hidden_size=width,
-        fullatt_block_indexes=list(range(vision_layers)),
+        fullatt_block_indexes=[0],
     )
     angles = width // heads // 2
     config = DimpleConfig(
@@ -128,16 +121,16 @@ def scratch_vision(
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         mrope_section=[angles - 2 * (3 * angles // 8), 3 * angles // 8, 3 * angles // 8],  # in Qwen2.5-VL's shares
         vision_config=vision,
-        initializer_range=init_std,
+        initializer_range=0.1,
         image_token_id=image_id,
         vision_start_token_id=start_id,
         vision_end_token_id=end_id,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=eos_id,
-        pad_token_id=pad_id,
+        eos_token_id=spec.eos_ids[0],
+        pad_token_id=spec.pad_id,
     )
-    config.mask_token_id = mask_id
+    config.mask_token_id = spec.mask_id
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         backbone = DimpleBackbone(config)
@@ -146,7 +139,13 @@ def scratch_vision(
     # white is 0: what all columns share would drown the rest
     light: dict[str, Any] = {"image_mean": [1.0] * 3, "image_std": [0.5] * 3}
     processor = Qwen2VLImageProcessorPil(patch_size=patch, temporal_patch_size=1, merge_size=1, size=size, **light)
-    return VisionLM(backbone, ModelSpec(mask_id, (eos_id,), pad_id), processor, tokenizer, name)
+    return VisionLM(backbone, spec, processor, tokenizer, name)
+
+
+def _spec(tokenizer: PreTrainedTokenizerBase, **more: Any) -> ModelSpec:
+    mask_id, eos_id, pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    assert isinstance(mask_id, int) and isinstance(eos_id, int) and isinstance(pad_id, int)
+    return ModelSpec(mask_id, (eos_id,), pad_id, **more)
 
 
 def _config(
@@ -157,7 +156,6 @@ def _config(
     heads: int = 4,
     mlp_width: int = 384,
     rope_theta: float = 1000.0,
-    max_positions: int = 256,
     bias: bool = False,
 ) -> LlamaConfig:
     return LlamaConfig(
@@ -166,7 +164,7 @@ def _config(
         intermediate_size=mlp_width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        max_position_embeddings=max_positions,
+        max_position_embeddings=256,
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         tie_word_embeddings=True,
         attention_bias=bias,
@@ -188,13 +186,14 @@ def _reset_embeddings(backbone: LlamaForCausalLM | DimpleBackbone, std: float, r
     torch.nn.init.constant_(backbone.model.norm.weight, std)
 
 
-def _look_back(stack: LlamaModel, pairs: int = 4, amplitude: float = 6.0) -> None:
+def _look_back(stack: LlamaModel) -> None:
     """Sets the first head's query and key biases so that it attends to the column before, whatever the tokens.
 
     Under RoPE, q = a at angle 0 and k = a at angle w in a pair of frequency w give a^2 cos(w (i - j - 1)), largest at
     j = i - 1. With it "the last name that follows this first name" takes one more attention step to learn.
     """
     config, attention = stack.config, cast(Any, stack.layers[0]).self_attn
+    pairs, amplitude = 4, 6.0
     half = config.hidden_size // config.num_attention_heads // 2
     theta = cast(dict[str, Any], config.rope_parameters)["rope_theta"]
     frequency = theta ** (-torch.arange(pairs) / half)

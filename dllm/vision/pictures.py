@@ -60,29 +60,20 @@ class Picture:
         return self.rows * self.columns
 
 
-class Album:
-    """The pictures that prompts of late have shown."""
-
-    def __init__(self) -> None:
-        self._pictures: dict[int, Picture] = {}
+class Album(dict[int, Picture]):
+    """The pictures that prompts of late have shown, by their numbers."""
 
     def add(self, picture: Picture) -> list[int]:
         """The ids of its columns."""
-        self._pictures[picture.number] = self._pictures.pop(picture.number, picture)
-        while len(self._pictures) > KEPT:
-            del self._pictures[next(iter(self._pictures))]
+        self[picture.number] = self.pop(picture.number, picture)
+        while len(self) > KEPT:
+            del self[next(iter(self))]
         return picture.ids
 
     def forget_features(self) -> None:
         """They were those of other weights."""
-        for picture in self._pictures.values():
+        for picture in self.values():
             picture.features = None
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._pictures
-
-    def __getitem__(self, number: int) -> Picture:
-        return self._pictures[number]
 
 
 @dataclass(frozen=True)

@@ -45,15 +45,26 @@ class Autoregressive:
     def decode(
         self, model: CausalLM | DiffusionLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]
     ) -> list[DecodedRow]:
+        """Rows of prompts (token ids), each of at most its own `gen_lens` tokens and up to its first EOS."""
         if isinstance(model, DiffusionLM):
             return verify(CausalStream(model), Verified(), prompts, gen_lens, row_seeds(0, prompts))
         width = max(map(len, prompts))
         padding = [width - len(prompt) for prompt in prompts]
         ids = [[model.pad_id] * left + list(prompt) for left, prompt in zip(padding, prompts, strict=True)]
         seen = [[0] * left + [1] * (width - left) for left in padding]
-        tokens = _generate(model, ids, seen, max_new_tokens=max(gen_lens))
+        greedy = GenerationConfig(
+            do_sample=False,
+            eos_token_id=list(model.eos_ids),
+            pad_token_id=model.pad_id,
+            max_new_tokens=max(gen_lens),
+        )
+        tokens = model.backbone.generate(  # type: ignore[operator]
+            torch.tensor(ids, device=model.device),
+            attention_mask=torch.tensor(seen, device=model.device),
+            generation_config=greedy,
+        )
         rows = []
-        for prompt, row, gen_len in zip(prompts, tokens, gen_lens, strict=True):
+        for prompt, row, gen_len in zip(prompts, tokens[:, width:].tolist(), gen_lens, strict=True):
             answer, nfe = up_to_eos(row, model.eos_ids, gen_len)
             rows.append(decoded_row(answer, range(nfe), gen_len, nfe, len(prompt) + nfe - 1))
         return rows
@@ -112,26 +123,6 @@ def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: St
     if stop != StrictEos():
         raise ValueError(f"{name} stops at its first EOS, which {stop} does not describe; use stop=strict_eos")
     return model
-
-
-def _generate(
-    model: CausalLM,
-    ids: Sequence[Sequence[int]],
-    seen: Sequence[Sequence[int]],
-    max_new_tokens: int,
-) -> list[list[int]]:
-    """Greedy tokens behind prompts of one length; rows that end before others are padded."""
-    tokens = model.backbone.generate(  # type: ignore[operator]
-        torch.tensor(ids, device=model.device),
-        attention_mask=torch.tensor(seen, device=model.device),
-        generation_config=GenerationConfig(
-            do_sample=False,
-            eos_token_id=list(model.eos_ids),
-            pad_token_id=model.pad_id,
-            max_new_tokens=max_new_tokens,
-        ),
-    )
-    return tokens[:, len(ids[0]) :].tolist()
 
 
 def up_to_eos(tokens: Sequence[int], eos_ids: Sequence[int], gen_len: int) -> tuple[list[int], int]:

@@ -26,13 +26,14 @@ class Draws(Knobs):
     def __call__(self, logits: Float[Tensor, "B W V"], noise: Noise) -> Int[Tensor, "B W"]:
         if self.temperature == 0:
             return logits.argmax(-1)
-        values = logits.float() / self.temperature
-        if 0 < self.top_k < values.shape[-1]:
-            values = values.masked_fill(values < values.topk(self.top_k).values[..., -1:], float("-inf"))
-        kept = Logits(values) if self.top_p == 1 else Logits(values).top_p(self.top_p)
+        kept = Logits(logits.float() / self.temperature)
+        if self.top_k:
+            kept = kept.top_k(self.top_k)
+        if self.top_p < 1:
+            kept = kept.top_p(self.top_p)
         if self.min_p:
             best = kept.top[0]
             kept = kept.each(
                 lambda here, most: here.masked_fill(here < most[:, None] + math.log(self.min_p), float("-inf")), best
             )
-        return kept.sample(noise.uniform(values.shape[1], stream="candidate"), 1.0)
+        return kept.sample(noise.uniform(logits.shape[1], stream="candidate"), 1.0)

@@ -100,6 +100,18 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]], line_end: str = "\r\
     replace_file(path, file.getvalue())
 
 
+def write_text(path: Path, text: str) -> str:
+    """Writes what a command tells, as `replace_file` does it. Returns the text with the file's name below."""
+    replace_file(path, text)
+    return f"{text}\n{path}"
+
+
+def check_picture(name: str) -> None:
+    """Raises ValueError for svg=NAME that cannot be written."""
+    if Path(name).is_dir() or not Path(name).parent.is_dir():
+        raise ValueError(f"svg={name} is no file in a folder that exists; give one such as decode.svg")
+
+
 def out_folder(name: str | Path) -> Path:
     """A folder to write into, made where it is missing. Raises ValueError where that cannot be."""
     folder = Path(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tqdm import tqdm
 
 from parallelbench.records.compat import as_written_today, first_paths, unstated_facts
 from parallelbench.records.facts import Facts
@@ -111,6 +112,11 @@ class Run:
     config: dict[str, Any]
     info: dict[str, Any]
     records: list[Record]
+
+    def check_filled(self) -> None:
+        """Raises ValueError for a run without samples."""
+        if not self.records:
+            raise ValueError(f"{self.folder} has no samples yet; repeat its command to fill it")
 
     @property
     def facts(self) -> Facts:
@@ -235,7 +241,7 @@ def readable_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     Raises ValueError when a path holds no run at all, or when every one is skipped.
     """
     runs, skipped = [], []
-    for folder in find_runs(paths):
+    for folder in tqdm(find_runs(paths), desc="read", unit="run", leave=False, disable=None, delay=1):
         try:
             runs.append(read_run(folder))
         except ValueError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
@@ -60,9 +60,7 @@ def main(arguments: Sequence[str]) -> str:
     title = f"{runs[0].info['model']}: one knob for all samples, and the best for each"
     plots.save(plots.tradeoff({"tokens before EOS per forward (TPF)": curves}, title), out_dir / "oracle")
     write_csv(out_dir / "oracle.csv", _lines(tables))
-    markdown = _markdown(runs, tables)
-    replace_file(out_dir / "oracle.md", markdown)
-    return f"{markdown}\n{out_dir / 'oracle.md'}"
+    return write_text(out_dir / "oracle.md", _markdown(runs, tables))
 
 
 def oracle_rows(paired: Paired, knobs: Sequence[str]) -> dict[str, list[Row]]:

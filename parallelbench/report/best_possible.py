@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 import dllm
-from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Record
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
@@ -67,8 +67,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     out_dir = out_folder(options["out_dir"])
     runs = suite_runs(paths)
     for run in runs:
-        if not run.records:
-            raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
+        run.check_filled()
     shapes = {task: found for task in tasks_of(runs) if (found := shapes_of(task, runs))}
     if not shapes:
         raise ValueError(f"no run holds a task with several answers ({', '.join(OPEN)}) of lists short enough to list")
@@ -101,9 +100,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     curves = dict(zip(names, curve_names(names, runs), strict=True))
     plots.save(_score_figure(points, shapes, values, curves), out_dir / "frontier")
     plots.save(_bits_figure(bests), out_dir / "kl_bounds")
-    text = _markdown(points, bests, refused)
-    replace_file(out_dir / "report.md", text)
-    return f"{text}\n{out_dir / 'report.md'}"
+    return write_text(out_dir / "report.md", _markdown(points, bests, refused))
 
 
 def _are_tokens_of(tokenizer: PreTrainedTokenizerBase, records: Sequence[Record]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
-from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Run, find_runs, read_run
 from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options
@@ -60,9 +60,7 @@ def main(arguments: Sequence[str]) -> str:
     rows = compare(pair([a, b]))
     out_dir = out_folder(options["out_dir"])
     write_csv(out_dir / "compare.csv", _lines(rows))
-    markdown = _markdown(a, b, rows)
-    replace_file(out_dir / "compare.md", markdown)
-    return f"{markdown}\n{out_dir / 'compare.md'}"
+    return write_text(out_dir / "compare.md", _markdown(a, b, rows))
 
 
 def compare(paired: Paired) -> dict[str, Comparison]:
@@ -120,8 +118,7 @@ def _ranks(paths: Sequence[Path], folders: Sequence[Sequence[Run]], out_dir: str
     folder = out_folder(out_dir)
     heads = ("decoder", "score_a", "score_b", "tpf_a", "tpf_b")
     write_csv(folder / "ranks.csv", [heads, *zip(names, *columns, strict=True)])
-    replace_file(folder / "ranks.md", markdown)
-    return f"{markdown}\n{folder / 'ranks.md'}"
+    return write_text(folder / "ranks.md", markdown)
 
 
 def _by_name(path: Path, runs: Sequence[Run]) -> dict[str, Run]:

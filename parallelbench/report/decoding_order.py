@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from tqdm import tqdm
 
-from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Record, Run
 from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_runs
@@ -41,14 +41,12 @@ def main(arguments: Sequence[str]) -> str:
     ]
     heads = ["run", *(name.replace("_", ", ") for name in NAMES)]
     markdown = "\n".join(["# Decoding order", "", *table(heads, rows), "", LEGEND, ""])
-    replace_file(out_dir / "order.md", markdown)
-    return f"{markdown}\n{out_dir / 'order.md'}"
+    return write_text(out_dir / "order.md", markdown)
 
 
 def order_by_task(run: Run) -> dict[str, dict[str, Value]]:
     """Mean correlations of a run's tasks, and of all samples; those that no sample has are left out."""
-    if not run.records:
-        raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
+    run.check_filled()
     found = [(record, order_correlations(record)) for record in run.records]
     tasks = dict.fromkeys(record.task for record in run.records)
     return {task: _means([pair for pair in found if task in (ALL, pair[0].task)]) for task in (*tasks, ALL)}

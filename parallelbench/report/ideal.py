@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from decoders import NO_CACHE, Decoder, StopRule, decode
 from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record, Run
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.tasks import builtin_tasks, named_task
@@ -112,9 +113,7 @@ def operation(task: str) -> str:
 def shapes_of(task: str, runs: Sequence[Run]) -> list[Shape]:
     """By number of people, of the first run that has the task; none where some lists are too long to be listed."""
     records = next(found for run in runs if (found := [r for r in run.records if r.task == task]))
-    by_length: dict[int, list[Record]] = {}
-    for record in records:
-        by_length.setdefault(len(record.data["people"]), []).append(record)
+    by_length = grouped(records, lambda record: len(record.data["people"]))
     if max(math.factorial(n) if operation(task) == "shuffle" else 2**n for n in by_length) > MAX_ANSWERS:
         return []
     return [

@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
-from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.files import out_folder, write_csv, write_text
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table
-from parallelbench.report.options import split_options
+from parallelbench.report.options import TABLES, published_files, split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.intervals import Value
-from parallelbench.stats.paired import Means, marks, means, pair
+from parallelbench.stats.paired import marks, means, pair
 from parallelbench.stats.protocol import deviations
-from parallelbench.stats.published import Key, Levels, Tables, pbx_table, read_tables
+from parallelbench.stats.published import Key, Levels, pbx_table, read_tables
 from parallelbench.stats.speed_at_quality import LEVELS as QUALITY
-from parallelbench.stats.speed_at_quality import speed_at, speed_value
+from parallelbench.stats.speed_at_quality import speed_value, speeds_at
 from parallelbench.stats.sweeps import LEGEND, LEVELS, score_sweeps
 
 LEVEL = QUALITY[0]
@@ -51,9 +50,8 @@ class Row:
 
 def main(arguments: Sequence[str]) -> str:
     """Writes leaderboard.md and leaderboard.csv."""
-    defaults = {"csv": "", "leaderboard": "", "generation": "", "out_dir": "results/leaderboard"}
-    paths, options = split_options(arguments, defaults, needs_paths=False)
-    csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
+    paths, options = split_options(arguments, TABLES | {"out_dir": "results/leaderboard"}, needs_paths=False)
+    csvs, boards = published_files(options)
     if not (paths or csvs or boards):
         raise ValueError("nothing to rank; name run directories, csv=FILE or leaderboard=FILE")
     found, skipped = readable_runs(paths) if paths else ([], [])
@@ -81,17 +79,14 @@ def main(arguments: Sequence[str]) -> str:
     text = [line for heading, rows in tables.items() for line in _markdown(heading, rows)]
     notes = [f"Left out: {reason}." for reason in (*skipped, *left_out, *conflicts)]
     notes += [f"{reason}." for reason in apart]
-    markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes])
-    replace_file(out_dir / "leaderboard.md", markdown + "\n")
+    markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes, ""])
     write_csv(out_dir / "leaderboard.csv", _lines(tables))
-    return f"{markdown}\n{out_dir / 'leaderboard.md'}"
+    return write_text(out_dir / "leaderboard.md", markdown)
 
 
 def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
     """A row per curve of runs over the same samples."""
-    by_model: dict[str, list[Run]] = {}
-    for run in runs:
-        by_model.setdefault(model_name(run), []).append(run)
+    by_model = grouped(runs, model_name)
     runs = [run for members in by_model.values() for run in members]
     curves = [
         (model, curve) for model, members in by_model.items() for curve in curve_names(run_names(members), members)
@@ -104,7 +99,8 @@ def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
         at = [i for i, other in enumerate(curves) if other == (model, curve)]
         sweep = sweeps[f"{model} {curve}"]
         best = max(at, key=lambda i: resampled.score[0, i])
-        speed = _speed(resampled, at, n)
+        levels = LEVEL * resampled.score.max(1)  # of the best score of the table, in each resample
+        speed = speed_value(speeds_at(resampled.tpf[:, at], resampled.score[:, at], levels), n)
         values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup, "area": sweep.area}
         values |= {"score %": scores[best]} | ({SPEED: speed} if speed else {})
         of = [runs[i] for i in at]
@@ -112,14 +108,6 @@ def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
         commits = sorted({_commit(run) for run in of})
         rows.append(Row(model, curve, values, len(at), "; ".join(devices), " ".join(commits)))
     return rows
-
-
-def _speed(resampled: Means, at: Sequence[int], n: int) -> Value | None:
-    """TPF where the curve is at LEVEL of the best score of the table, None where it does not come there."""
-    levels = LEVEL * resampled.score.max(1)
-    points = zip(resampled.tpf[:, at], resampled.score[:, at], levels, strict=True)
-    reached = np.array([speed_at(tpf, score, float(level)) for tpf, score, level in points])
-    return speed_value(reached, n)
 
 
 def _commit(run: Run) -> str:
@@ -137,7 +125,7 @@ def _published(
     known: dict[tuple[str, Key], tuple[Levels, Path]] = {}
     conflicts = []
     for path, read in tables:
-        for key, levels in _levels(read).items():
+        for key, levels in (pbx_table(read.curves, read.generation) | read.leaderboard).items():
             first, source = known.setdefault((read.generation, key), (levels, path))
             if any(abs(levels[x] - first[x]) > 0.00501 for x in LEVELS):
                 conflicts.append(f"{' '.join(key)} of {path}, which says other than {source}")
@@ -146,10 +134,6 @@ def _published(
         values = {f"PB{x}": Value(levels[x], levels[x], levels[x], 0) for x in LEVELS}
         rows.setdefault(generation, []).append(Row(*key, values))
     return rows, conflicts
-
-
-def _levels(table: Tables) -> dict[Key, Levels]:
-    return pbx_table(table.curves, table.generation) | table.leaderboard
 
 
 def _rank(row: Row) -> tuple[float, ...]:

@@ -15,14 +15,11 @@ def table_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def table_head(cells: Sequence[str], num_left: int = 1) -> list[str]:
-    """Headings and the rule below them; all columns but the first `num_left` are numbers."""
-    return [table_row(cells), table_row(["---"] * num_left + ["---:"] * (len(cells) - num_left))]
-
-
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 1) -> list[str]:
-    """The lines of a table."""
-    return [*table_head(heads, num_left), *map(table_row, rows)]
+    """The lines of a table: headings, the rule below them, and rows; all columns but the first `num_left` are
+    numbers."""
+    rule = ["---"] * num_left + ["---:"] * (len(heads) - num_left)
+    return [table_row(cells) for cells in (heads, rule, *rows)]
 
 
 def csv_lines(rows: Sequence[Any]) -> list[list[object]]:

@@ -37,6 +37,15 @@ def split_options(
     return paths, options
 
 
+TABLES = {"csv": "", "leaderboard": "", "generation": ""}  # options of commands that read published tables
+
+
+def published_files(options: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
+    """The CSV and leaderboard files that options name."""
+    csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
+    return csvs, boards
+
+
 def found_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs at or below the paths; folders that hold none are named on stderr. Raises ValueError without any."""
     runs, skipped = readable_runs(paths)

@@ -1,15 +1,14 @@
 """PBx of published tables and of one's own sweeps, with AUP, the area under the Pareto front, and the front itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
-from parallelbench.report.options import split_options, suite_runs
+from parallelbench.report.options import TABLES, published_files, split_options, suite_runs
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.paired import Marks, Means, marks, means, pair
@@ -22,9 +21,8 @@ NOT_COMPARABLE = "Not comparable with published numbers: {}."
 
 def main(arguments: Sequence[str]) -> str:
     """Writes pbx.csv and pbx.md and, for what is given, published.png and runs.csv, runs.png (all plots as SVG too)."""
-    defaults = {"csv": "", "leaderboard": "", "generation": "", "out_dir": "results/pbx"}
-    paths, options = split_options(arguments, defaults, needs_paths=False)
-    csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
+    paths, options = split_options(arguments, TABLES | {"out_dir": "results/pbx"}, needs_paths=False)
+    csvs, boards = published_files(options)
     if not (paths or csvs or boards):
         raise ValueError("nothing to score; name run directories, csv=FILE or leaderboard=FILE")
     runs = suite_runs(paths) if paths else []
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str]) -> str:
             drawn = {" ".join(key): curve for key, curve in curves.items()}
             if resampled:
                 at = {name: at for name, at in places(strategies).items() if name in beside}
-                drawn |= {f"{model} {name}": _curve(resampled, points) for name, points in at.items()}
+                drawn |= {f"{model} {name}": (resampled.tps[0, i], resampled.score[0, i]) for name, i in at.items()}
             figure = plots.tradeoff({"tokens per step": drawn}, f"ParallelBench {generation}: mean score against speed")
             plots.save(figure, out_dir / "published")
             text += ["![published curves](published.png)", ""]
@@ -69,12 +67,7 @@ def main(arguments: Sequence[str]) -> str:
         write_csv(out_dir / "runs.csv", _lines(model, runs[0].info["choices"]["suite"], sweeps))
         text += _own_section(runs, sweeps, resampled, marks(paired), apart, generation)
     markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])
-    replace_file(out_dir / "pbx.md", markdown)
-    return f"{markdown}\n{out_dir / 'pbx.md'}"
-
-
-def _curve(resampled: Means, at: Sequence[int]) -> Curve:
-    return resampled.tps[0, at], resampled.score[0, at]
+    return write_text(out_dir / "pbx.md", markdown)
 
 
 def _curves(strategies: Sequence[str], speed: np.ndarray, score: np.ndarray) -> dict[str, Curve]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import matplotlib
 import numpy as np
@@ -53,12 +53,8 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
         axes.set_title(task.split("/")[-1], fontsize=9)
         axes.set_ylim(-4, 104)
     _finish(figure, grid, len(panels), "tokens per forward", title)
-    entries = {}
-    for axes in grid.flat:
-        handles, labels = axes.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    handles = [entries[name] for name in names]
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4))
+    entries = _entries(grid)
+    figure.legend([entries[name] for name in names], names, loc="outside lower center", ncols=min(len(names), 4))
     return figure
 
 
@@ -92,8 +88,7 @@ def quality_against_columns(series: Curves, title: str) -> Figure:
         for (label, *_), px, py in zip(points, x, y, strict=True):
             labels.setdefault((round(px, 3), round(py, 3)), []).append(label)
         shown += [(", ".join(names), *at, color) for at, names in sorted(labels.items())]
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    _by_doubling(axes)
     axes.set(xlabel="columns recomputed per sample, log scale", ylabel="score, %", title=title)
     axes.set_ylim(top=100 + (100 - axes.get_ylim()[0]) / 15)
     axes.margins(x=0.15)
@@ -127,8 +122,7 @@ def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], prominent: bo
         )
         if len(points) > 1:
             labels += [(label, px, py, color) for (label, *_), px, py in zip(points, x, y, strict=True)]
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    _by_doubling(axes)
     return labels
 
 
@@ -158,6 +152,16 @@ def _grid(count: int, most: int, panel: tuple[float, float], around: tuple[float
     rows = -(-count // columns)
     size = (panel[0] * columns + around[0], panel[1] * rows + around[1])
     return plt.subplots(rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False)
+
+
+def _entries(grid: np.ndarray) -> dict[str, Any]:
+    """What panels' legends hold, by its labels."""
+    return {label: entry for axes in grid.flat for entry, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+
+
+def _by_doubling(axes: Axes) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
 
 
 def _finish(figure: Figure, grid: np.ndarray, used: int, xlabel: str, title: str) -> None:
@@ -227,15 +231,12 @@ def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
 def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: str) -> Figure:
     """The same over a logarithmic axis, one panel per task with shared axes; series of one label look alike in all."""
     figure, grid = _grid(len(panels), 2 if len(panels) == 4 else 3, (3.9, 3.1), (2.4, 0.6))
-    entries = {}
     for axes, (task, series) in zip(grid.flat, panels.items(), strict=False):
         _draw_series(axes, series)
         axes.set_title(task.split("/")[-1], fontsize=9)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
-        handles, labels = axes.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
+        _by_doubling(axes)
     _finish(figure, grid, len(panels), xlabel, title)
+    entries = _entries(grid)
     figure.legend(list(entries.values()), list(entries), loc="outside right upper")
     return figure
 
@@ -327,12 +328,10 @@ def tradeoff(panels: Panels, title: str) -> Figure:
         x, y = [speed for _, speed, _ in front], [score for *_, score in front]
         best = {"color": "black", "linewidth": 5, "alpha": 0.18, "zorder": 2, "label": "Pareto front"}
         axes.step([0.9 * min(x), *x], [y[0], *y], where="pre", **best)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        _by_doubling(axes)
         axes.set(xlabel=f"{label}, log scale", ylim=(0, 104))
     grid.flat[0].set_ylabel("score, mean over tasks, %")
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))
+    entries = _entries(grid[:, :1])
     order = [*(name for name in shown if name in entries), *(name for name in entries if name not in shown)]
     figure.legend([entries[name] for name in order], order, loc="outside right center", fontsize=7)
     figure.suptitle(title, fontsize=11)

@@ -11,7 +11,7 @@ from parallelbench.records.questions import wording
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.drafts import draft_lines
-from parallelbench.report.markdown import table_row
+from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.report.sections.equal_quality import equal_quality_lines
@@ -57,8 +57,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     unfinished = [str(run.folder) for run in runs if run.info["status"] != "done"]
     runs = finished or runs
     for run in runs:
-        if not run.records:
-            raise ValueError(f"{run.folder} has no samples yet; repeat its command to fill it")
+        run.check_filled()
     check_versions(runs)
     out_folder(out_dir)
     runs = _in_order(runs)
@@ -204,17 +203,14 @@ def _markdown(
         cache_plot,
         *(["## Runs", ""] if answer else []),
     ]
-    heads = [metric.heading for metric in METRICS.values()]
-    lines += [
-        table_row(["run", "n", *heads, "NFE speed-up over k=1"]),
-        table_row(["---"] + ["---:"] * (len(heads) + 2)),
-    ]
+    rows = []
     for name, run in zip(names, runs, strict=True):
         row = metrics[name][ALL]
         measured = _measured_speedup(run, _baseline(run, runs))
         cells = [metric.show(row[key]) for key, metric in METRICS.items()]
-        lines.append(table_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured:.2f}x"]))
-    lines += ["", LEGEND, ""]
+        rows.append([name, str(row["score"].n), *cells, "" if measured is None else f"{measured:.2f}x"])
+    heads = ["run", "n", *(metric.heading for metric in METRICS.values()), "NFE speed-up over k=1"]
+    lines += [*table(heads, rows), "", LEGEND, ""]
     if has_baseline:
         lines += [
             "NFE speed-up over k=1: forwards of the measured one-token-per-step run over this run's, on the same "
@@ -227,11 +223,11 @@ def _markdown(
         lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
     lines += wordings
     tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
-    lines += [PER_TASK, "", table_row(["run", *(task.split("/")[-1] for task in tasks)])]
-    lines.append(table_row(["---"] + ["---:"] * len(tasks)))
-    for name in names:
-        cells = [METRICS["score"].show(metrics[name][task]["score"]) if task in metrics[name] else "" for task in tasks]
-        lines.append(table_row([name, *cells]))
+    by_task = [
+        [name, *(METRICS["score"].show(metrics[name][t]["score"]) if t in metrics[name] else "" for t in tasks)]
+        for name in names
+    ]
+    lines += [PER_TASK, "", *table(["run", *(task.split("/")[-1] for task in tasks)], by_task)]
     lines += ["", *draft_lines(names, runs, metrics), task_plots]
     lines += ["## Order of commits", "", "The slowest run, and the fastest within two points of the best score.", ""]
     lines += ["![order of commits, slowest run](commit_order_slowest.png)", ""]

@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 import numpy as np
 import yaml
 
-from parallelbench.report.markdown import table_head, table_row
+from parallelbench.report.markdown import table
 
 Row = Sequence[str | int | float | None]
 
@@ -69,25 +69,22 @@ class Wandb:
             resume="allow" if mode == "online" else None,  # sent twice it is still one run
             settings=wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True),
         )
-        return _WandbLog(run)
+        return _WandbLog(run, wandb)
 
 
 @dataclass(frozen=True)
 class _WandbLog:
     run: Any
+    wandb: Any
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]
-
-        self.run.log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])}, commit=False)
+        self.run.log({name: self.wandb.Table(columns=list(columns), data=[list(row) for row in rows])}, commit=False)
 
     def plot(self, name: str, png: Path) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]
-
-        self.run.log({name: wandb.Image(str(png))}, commit=False)
+        self.run.log({name: self.wandb.Image(str(png))}, commit=False)
 
     def close(self) -> None:
         self.run.finish()
@@ -123,7 +120,7 @@ class _TensorBoardLog:
             ["" if cell is None else str(cell).replace("|", "\\|").replace("\n", "<br>") for cell in row]
             for row in rows
         )
-        self.writer.add_text(name, "\n".join([*table_head(columns), *map(table_row, cells)]))
+        self.writer.add_text(name, "\n".join(table(columns, cells)))
 
     def plot(self, name: str, png: Path) -> None:
         from PIL import Image

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from parallelbench.records.files import printable, replace_file
+from parallelbench.records.files import check_picture, printable, replace_file
 from parallelbench.records.record import NEVER, Record, Run, read_run
 from parallelbench.records.trace import Frame, Trace, expected, replay, traces_of
 from parallelbench.report.moving_picture import moving_picture
@@ -72,8 +72,7 @@ def _save_picture(file: Path, runs: Sequence[Run], records: Sequence[Record], tr
     if len(kept) < len(runs):
         folder = next(run.folder for run, trace in zip(runs, traces, strict=True) if trace is None)
         raise ValueError(f"{folder} has no trace of {records[0].id}; repeat its command with traces=2 to save some")
-    if file.is_dir() or not file.parent.is_dir():
-        raise ValueError(f"svg={file} is no file in a folder that exists; give one such as decode.svg")
+    check_picture(str(file))
     replace_file(file, moving_picture(run_names(runs), records, kept))
 
 

@@ -164,21 +164,18 @@ class DiffusionGenerator(Knobs):
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         """Two forwards outside all timing: lazy initialisation, kernel choice, allocator."""
-        for _ in self._serve(batch, len(batch), max_steps=2):
+        for _ in self.stream(batch, len(batch), max_steps=2):
             pass
 
     def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
         return list(in_order(self.stream(batch, len(batch))))
-
-    def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
-        return self._serve(requests, slots)
 
     def traced(
         self, batch: Sequence[Request], tell: Callable[[Step], None] | None = None
     ) -> Sequence[tuple[Generation, list[Step]]]:
         """tell: is called with each step, as soon as it is made."""
         recorder = StepRecorder(len(batch), tell)
-        return list(zip(in_order(self._serve(batch, len(batch), recorder=recorder)), recorder.rows, strict=True))
+        return list(zip(in_order(self.stream(batch, len(batch), recorder=recorder)), recorder.rows, strict=True))
 
     def describe(self) -> dict[str, object]:
         decoder = self.decoder
@@ -254,7 +251,7 @@ class DiffusionGenerator(Knobs):
             for turn in queue
         )
 
-    def _serve(
+    def stream(
         self,
         requests: Sequence[Request],
         slots: int,

@@ -188,8 +188,7 @@ def _finish(folder: Path, info: Mapping[str, Any]) -> None:
 def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
     """Scores the stored completions again, without a model, and rewrites the run's records and metrics."""
     run = read_run(folder)
-    if not run.records:
-        raise ValueError(f"{folder} has no samples yet; repeat its command to fill it")
+    run.check_filled()
     known = {task.name: task for task in tasks}
     records = []
     for record in run.records:

@@ -10,7 +10,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     """Short names that tell runs apart: the decoder, its knobs, and each other choice in which a run differs from most
     runs. A user's own model is named by its folder."""
     flat = [flatten(run.config) for run in runs]
-    choices = [{**run.info["choices"], "model": _model(run)} for run in runs]
+    choices = [_choices(run) for run in runs]
     names = []
     for run, settings, chosen in zip(runs, flat, choices, strict=True):
         parts = [method(run), *(f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items())]
@@ -32,7 +32,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 def unsaid(runs: Sequence[Run]) -> dict[str, str]:
     """The choices that names leave out because most runs share them, where other runs differ."""
-    choices = [{**run.info["choices"], "model": _model(run)} for run in runs]
+    choices = [_choices(run) for run in runs]
     groups = [group for group in choices[0] if group != "decoder"]
     values = {group: [chosen.get(group) for chosen in choices] for group in groups}
     return {
@@ -48,11 +48,12 @@ def _is_usual(value: object, all_values: Sequence[object]) -> bool:
     return sum(repr(other) == repr(value) for other in all_values) > len(all_values) / 2
 
 
-def _model(run: Run) -> str:
-    """The name of the model's choice. Where that is only "local", the end of its path."""
+def _choices(run: Run) -> dict[str, str]:
+    """A run's choices. A model that is only "local" is the end of its path."""
     path = run.config.get("model", {}).get("name_or_path", "")
     parts = [part for part in str(path).split("/") if part != "model"]
-    return run.info["choices"]["model"] if run.info["choices"]["model"] != "local" else "/".join(parts[-2:])
+    chosen = dict(run.info["choices"])
+    return chosen if chosen["model"] != "local" else chosen | {"model": "/".join(parts[-2:])}
 
 
 def method(run: Run) -> str:

@@ -1,9 +1,9 @@
 """Which runs may stand in one table: runs of one model over the same samples, each once."""
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Sequence
 
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
 
 
@@ -34,9 +34,9 @@ def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 def comparable(runs: Sequence[Run], across_models: bool = False) -> list[list[Run]]:
     """Groups of runs over the same samples of the same task versions, the largest group first. A group is also of one
     model, told by its weights, unless `across_models`."""
-    groups = defaultdict(list)
-    for run in runs:
-        groups["" if across_models else model_name(run), run.info["choices"]["suite"], _samples(run)].append(run)
+    groups = grouped(
+        runs, lambda run: ("" if across_models else model_name(run), run.info["choices"]["suite"], _samples(run))
+    )
     return sorted(groups.values(), key=len, reverse=True)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parallelbench.records.questions import by_question
+from parallelbench.records.questions import grouped, question
 from parallelbench.records.record import Record
 from parallelbench.stats.intervals import MIN_BATCHES, Value, bounded, product
 from parallelbench.tasks.base import first_wording
@@ -106,7 +106,7 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
     """metrics[task][metric] for every task and for `all` (samples pooled, so tasks weigh alike when they have equally
     many). A task's further scores, such as `grammar`, stand beside its own metrics, and what there is to tell of
     drafts."""
-    tasks = {task: [r for r in records if r.task == task] for task in dict.fromkeys(r.task for r in records)}
+    tasks = grouped(records, lambda record: record.task)
     groups = {**tasks, ALL: list(records)}
     metrics = {task: {name: measure(name, group) for name in METRICS} for task, group in groups.items()}
     for task, group in groups.items():
@@ -122,7 +122,7 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
 def measure(metric: str, records: Sequence[Record]) -> Value:
     """One metric over at least one record. The wordings of a question share its difficulty and are one observation."""
     column = (METRICS | OF_DRAFTS)[metric]
-    units = _batches(records) if column.is_timed else by_question(records)
+    units = list(grouped(records, lambda record: record.batch if column.is_timed else question(record)).values())
     of = [unit[0].task if column.is_timed else f"{first_wording(unit[0].task)}/{len(unit)}" for unit in units]
     strata, size = np.array(of), max(map(len, units))
     if column.is_score:
@@ -154,10 +154,3 @@ def slowest(records: Sequence[Record]) -> Record:
 
 def _score(values: np.ndarray, strata: np.ndarray, weights: np.ndarray | None = None) -> Value:
     return bounded(values, min(0.0, values.min()), max(1.0, values.max()), strata, weights)
-
-
-def _batches(records: Sequence[Record]) -> list[list[Record]]:
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.batch, []).append(record)
-    return list(groups.values())

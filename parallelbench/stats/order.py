@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import kendalltau, spearmanr
 
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import NEVER, Record
 
 CORRELATIONS = {"kendall": kendalltau, "spearman": spearmanr}
@@ -13,10 +14,8 @@ CORRELATIONS = {"kendall": kendalltau, "spearman": spearmanr}
 
 def commits_by_task(records: Sequence[Record]) -> dict[str, list[Sequence[int]]]:
     """`committed_at` of each sample, by task."""
-    by_task: dict[str, list[Sequence[int]]] = {}
-    for record in records:
-        by_task.setdefault(record.task, []).append(record.committed_at)
-    return by_task
+    by_task = grouped(records, lambda record: record.task)
+    return {task: [record.committed_at for record in of] for task, of in by_task.items()}
 
 
 def order_correlations(record: Record) -> dict[str, float]:

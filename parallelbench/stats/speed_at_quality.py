@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
 from parallelbench.stats.intervals import CONFIDENCE, Value
 from parallelbench.stats.paired import side_by_side
@@ -48,9 +50,8 @@ class EqualQuality:
 def equal_quality(runs: Sequence[Run], curve_of: Sequence[str]) -> EqualQuality | None:
     """Of runs and the curve of each; None unless at least two curves have several runs and all decoded the same
     samples."""
-    curves: dict[str, list[Run]] = {}
-    for run, curve in zip(runs, curve_of, strict=True):
-        curves.setdefault(curve, []).append(run)
+    places = grouped(range(len(runs)), curve_of.__getitem__)
+    curves = {name: [runs[i] for i in at] for name, at in places.items()}
     samples = {tuple(sorted((r.task, r.id, r.prompt_sha) for r in run.records)) for run in runs}
     if sum(len(members) > 1 for members in curves.values()) < 2 or len(samples) > 1:
         return None
@@ -89,8 +90,7 @@ def speeds(curves: Mapping[str, Sequence[Run]], reference: str) -> dict[str, dic
     reached: dict[str, dict[float, np.ndarray]] = {}
     for name in curves:
         at = [i for i, other in enumerate(names) if other == name]
-        points = list(zip(tpf[:, at], score[:, at], top, strict=True))
-        reached[name] = {level: np.array([speed_at(t, s, level * best) for t, s, best in points]) for level in LEVELS}
+        reached[name] = {level: speeds_at(tpf[:, at], score[:, at], level * top) for level in LEVELS}
     return {
         name: {
             level: Speed(speed_value(values, n), speed_value(lead(values, reached[reference][level]), n))
@@ -111,6 +111,13 @@ def speed_at(tpf: np.ndarray, score: np.ndarray, level: int | float) -> float:
     if i == 0:
         return float(x[0])  # the fastest run is good enough: the curve may go on
     return float(x[i] + (x[i - 1] - x[i]) * (y[i] - level) / (y[i] - y[i - 1]))
+
+
+def speeds_at(
+    tpf: Float[np.ndarray, "m r"], score: Float[np.ndarray, "m r"], levels: Float[np.ndarray, " m"]
+) -> Float[np.ndarray, " m"]:
+    """`speed_at` of r runs in each of m resamples, which have levels of their own."""
+    return np.array([speed_at(*points) for points in zip(tpf, score, levels, strict=True)])
 
 
 def speed_value(values: np.ndarray, n: int) -> Value | None:

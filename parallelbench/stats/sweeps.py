@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import binom, permutation_test
+from tqdm import tqdm
 
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
 from parallelbench.stats.intervals import Value, Z
 from parallelbench.stats.paired import Means
@@ -154,7 +156,8 @@ def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Mean
     n = len(runs[0].records)
     best = resampled.score.max(1)  # of any run, in each resample
     sweeps = {}
-    for name, at in places(strategies).items():
+    curves = places(strategies).items()
+    for name, at in tqdm(curves, desc="scores", unit="curve", leave=False, disable=None, delay=1):
         discrete = generation == "v2" and runs[at[0]].facts.fixed_number
         score, tps, tpf = resampled.score[:, at], resampled.tps[:, at], resampled.tpf[:, at]
 
@@ -174,7 +177,4 @@ def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Mean
 
 def places(strategies: Sequence[str]) -> dict[str, list[int]]:
     """Places of each curve's runs."""
-    groups: dict[str, list[int]] = {}
-    for i, name in enumerate(strategies):
-        groups.setdefault(name, []).append(i)
-    return groups
+    return grouped(range(len(strategies)), strategies.__getitem__)

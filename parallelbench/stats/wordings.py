@@ -16,7 +16,7 @@ from parallelbench.records.record import Record, Run
 from parallelbench.stats.agreement import agreement
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.stats.resampling import resampled
-from parallelbench.stats.speed_at_quality import MIDDLE, speed_at
+from parallelbench.stats.speed_at_quality import MIDDLE, speeds_at
 from parallelbench.stats.sweeps import places
 
 Scores = Float[np.ndarray, "m d"]  # of each decoder in each resample
@@ -122,11 +122,9 @@ def _values(columns: np.ndarray, tasks: np.ndarray, curve_of: Sequence[str]) -> 
         return "score", list(groups), by_curve
     values = []
     for w in range(wordings):
-        tpf, level = tokens[:, :, w] / nfe[:, :, w], MIDDLE * score[:, :, w].max(1)
-        reached = [
-            [speed_at(tpf[m, at], score[m, at, w], float(level[m])) for at in groups.values()] for m in range(len(tpf))
-        ]
-        values.append(np.nan_to_num(np.array(reached)))
+        tpf, levels = tokens[:, :, w] / nfe[:, :, w], MIDDLE * score[:, :, w].max(1)
+        reached = [speeds_at(tpf[:, at], score[:, at, w], levels) for at in groups.values()]
+        values.append(np.nan_to_num(np.stack(reached, 1)))
     return f"TPF at {100 * MIDDLE:g} % of the best score", list(groups), values
 
 

@@ -1,6 +1,6 @@
 """The built-in tasks, and suites of tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from conf.knobs import Count, Knobs
@@ -13,7 +13,7 @@ from parallelbench.tasks.text.measures import BertScore
 from parallelbench.tasks.text.source import LEVELS
 from parallelbench.tasks.text.tasks import Paraphrase, Summary, WordsToSentence
 from parallelbench.tasks.waiting_line import OPERATIONS, WaitingLine
-from parallelbench.tasks.wording import Reworded, Wording, in_wordings, named_task
+from parallelbench.tasks.wording import Reworded, Wording, named_task, reworded
 
 
 def builtin_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, WaitingLine | LatinSquare | Sudoku]:
@@ -60,10 +60,10 @@ class Suite(Knobs):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_grammar(self.grammar)
-        known = named_tasks(self.lengths)
-        for task in self.tasks:
-            if isinstance(task, str):
-                named_task(task, known)
+        self._named(named_tasks(self.lengths))
+
+    def _named(self, known: Mapping[str, Task]) -> list[Task]:
+        return [named_task(task, known) if isinstance(task, str) else task for task in self.tasks]
 
     def build(self) -> list[Task]:
         """The tasks in order. Raises ValueError for a repeated task, an empty suite, or a text task whose grammar
@@ -72,8 +72,8 @@ class Suite(Knobs):
         if any(isinstance(task, str) and first_wording(task) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)
             known |= text_tasks(grammar_backend(self.grammar), bertscore)
-        chosen = [named_task(task, known) if isinstance(task, str) else task for task in self.tasks]
-        tasks = [worded for task in chosen for worded in in_wordings(task, self.templates)]
+        chosen = self._named(known)
+        tasks = [reworded(task, number) if number else task for task in chosen for number in self.templates]
         names = [task.name for task in tasks]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"suite.tasks={names}; give at least one task and wording, each once")

@@ -9,7 +9,7 @@ import random
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, cast, runtime_checkable
 
 from conf.knobs import Count, In, Knobs, check
 
@@ -167,6 +167,14 @@ def bench_samples(task: Drawable, limit: Count, seed: Seed) -> list[Sample]:
         name = f"{task.name}/{seed}/{index}"
         samples.append(Sample(name, task.name, draw.messages(), draw.data, draw.target))
     return samples
+
+
+class Drawn(Knobs):
+    """Base of tasks whose samples are instances that they draw themselves (`Drawable`)."""
+
+    def samples(self, limit: int, seed: int) -> list[Sample]:
+        """As `bench_samples`."""
+        return bench_samples(cast(Drawable, self), limit, seed)
 
 
 def train_draw(task: Drawable, seed: int, index: int, held_out: bool = False) -> Draw:

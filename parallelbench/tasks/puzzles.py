@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 
-from conf.knobs import Knobs
-from parallelbench.tasks.base import Draw, Sample, bench_samples, common
+from parallelbench.tasks.base import Draw, Drawn, Sample, common
 
 HOLES = 4  # empty cells of a Sudoku
 LATIN_WORDINGS = (
@@ -36,7 +35,7 @@ SUDOKU_WORDINGS = (
 
 
 @dataclass(frozen=True)
-class LatinSquare(Knobs):
+class LatinSquare(Drawn):
     """Write any 4x4 Latin square over four given symbols, as CSV."""
 
     name: str = "puzzle/latin_square_n4"
@@ -48,9 +47,6 @@ class LatinSquare(Knobs):
         target = _write_square(square, symbols)
         prompt, *wordings = (wording.format(symbols=",".join(symbols)) for wording in LATIN_WORDINGS)
         return Draw(prompt, {"symbols": symbols}, target, wordings)
-
-    def samples(self, limit: int, seed: int) -> list[Sample]:
-        return bench_samples(self, limit, seed)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` takes the first four lines over the symbols, as published; `score_strict` wants exactly four rows
@@ -70,7 +66,7 @@ class LatinSquare(Knobs):
 
 
 @dataclass(frozen=True)
-class Sudoku(Knobs):
+class Sudoku(Drawn):
     """Complete a 4x4 Sudoku with four empty cells and exactly one solution."""
 
     name: str = "puzzle/sudoku_n4"
@@ -85,9 +81,6 @@ class Sudoku(Knobs):
         puzzle, target = _write_grid(cells), _write_grid([str(digit) for digit in grid])
         prompt, *wordings = (wording.format(grid=puzzle) for wording in SUDOKU_WORDINGS)
         return Draw(prompt, {"grid": puzzle}, target, wordings)
-
-    def samples(self, limit: int, seed: int) -> list[Sample]:
-        return bench_samples(self, limit, seed)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` ignores spaces, commas and lines that are not four digits; `score_strict` wants exactly four lines

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from PIL import Image, ImageDraw
 
-from conf.knobs import Knobs
-from parallelbench.tasks.base import Draw, Sample, bench_samples
+from parallelbench.tasks.base import Draw, Drawn, Sample
 
 KINDS = ("circle", "square", "triangle")
 COLOURS = {"red": "#d02020", "green": "#20a040", "blue": "#2040d0", "yellow": "#f0d020", "black": "#101010"}
@@ -37,7 +36,7 @@ Shape = tuple[str, str, int, int]  # kind, colour, row, column
 
 
 @dataclass(frozen=True)
-class Shapes(Knobs):
+class Shapes(Drawn):
     """A picture of two to five shapes, and a question about it: `count`, `colour` or `position`."""
 
     asks: Literal["count", "colour", "position"]
@@ -48,7 +47,7 @@ class Shapes(Knobs):
         return f"vision/{self.asks}"
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
-        return [replace(sample, gen_len=8) for sample in bench_samples(self, limit, seed)]
+        return [replace(sample, gen_len=8) for sample in super().samples(limit, seed)]
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` reads the words or digits that can answer the question, whatever stands around them;
@@ -83,35 +82,27 @@ class Painted:
     shapes: Sequence[Shape]
 
     def image(self) -> Image.Image:
-        return paint(self.shapes)
+        """On white."""
+        picture = Image.new("RGB", (3 * CELL, 3 * CELL), "white")
+        brush: Any = ImageDraw.Draw(picture)
+        for kind, colour, row, column in self.shapes:
+            left, top = column * CELL + MARGIN, row * CELL + MARGIN
+            right, bottom = left + CELL - 2 * MARGIN, top + CELL - 2 * MARGIN
+            if kind == "triangle":
+                brush.polygon([((left + right) // 2, top), (left, bottom), (right, bottom)], fill=COLOURS[colour])
+            else:
+                draw = brush.ellipse if kind == "circle" else brush.rectangle
+                draw((left, top, right, bottom), fill=COLOURS[colour])
+        return picture
 
     def url(self) -> str:
-        return data_url(self.image())
+        """As text, which a chat message can hold."""
+        file = io.BytesIO()
+        self.image().save(file, "PNG")
+        return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def vision_tasks() -> dict[str, Shapes]:
     """The tasks by name."""
     tasks = [Shapes("count"), Shapes("colour"), Shapes("position")]
     return {task.name: task for task in tasks}
-
-
-def paint(shapes: Sequence[Shape]) -> Image.Image:
-    """The picture, on white."""
-    picture = Image.new("RGB", (3 * CELL, 3 * CELL), "white")
-    brush: Any = ImageDraw.Draw(picture)
-    for kind, colour, row, column in shapes:
-        left, top = column * CELL + MARGIN, row * CELL + MARGIN
-        right, bottom = left + CELL - 2 * MARGIN, top + CELL - 2 * MARGIN
-        if kind == "triangle":
-            brush.polygon([((left + right) // 2, top), (left, bottom), (right, bottom)], fill=COLOURS[colour])
-        else:
-            draw = brush.ellipse if kind == "circle" else brush.rectangle
-            draw((left, top, right, bottom), fill=COLOURS[colour])
-    return picture
-
-
-def data_url(picture: Image.Image) -> str:
-    """A picture as text, which a chat message can hold."""
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -16,8 +16,8 @@ from typing import Annotated
 
 import numpy as np
 
-from conf.knobs import In, Knobs
-from parallelbench.tasks.base import Draw, Sample, bench_samples, common
+from conf.knobs import In
+from parallelbench.tasks.base import Draw, Drawn, Sample, common
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 
 FRAMES = (
@@ -98,7 +98,7 @@ People = Annotated[int, In("[2, 20]", "people in a waiting line")]
 
 
 @dataclass(frozen=True)
-class WaitingLine(Knobs):
+class WaitingLine(Drawn):
     """One operation on lists of `lengths` people (sample i has lengths[i % len(lengths)])."""
 
     operation: str
@@ -128,9 +128,6 @@ class WaitingLine(Knobs):
             for wording in WORDINGS[self.operation]
         )
         return Draw(prompt, {"people": people, "person": person, "index": place}, write_list(answer), wordings)
-
-    def samples(self, limit: int, seed: int) -> list[Sample]:
-        return bench_samples(self, limit, seed)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` reads the list leniently (text around it, missing brackets), `score_strict` wants the exact

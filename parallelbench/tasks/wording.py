@@ -1,12 +1,12 @@
 """The same questions in other words: every built-in task has four wordings, by number from 0."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
 
-from conf.knobs import In, Knobs
-from parallelbench.tasks.base import Draw, Drawable, ManyAnswers, Sample, Task, bench_samples, first_wording
+from conf.knobs import In
+from parallelbench.tasks.base import Draw, Drawable, Drawn, ManyAnswers, Sample, Task, first_wording
 
 Wording = Annotated[int, In("[0, 99]", "the number of a task's wording, 0 is the first")]
 
@@ -17,22 +17,12 @@ class DrawnTask(Task, Drawable, Protocol):
 
 
 @dataclass(frozen=True)
-class Reworded(Knobs):
+class Reworded(Drawn):
     """A task in its wording number `wording`, named `TASK@2` for its third. Instances, answers and scores are those of
     the task: sample i asks the same in each wording, and what one wording holds out of training, all do."""
 
     task: DrawnTask
     wording: Wording
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        count = 1 + len(self.task.draw(random.Random(0), 0).wordings)
-        if count == 1:
-            raise one_wording(self.task, self.wording)
-        if not 1 <= self.wording < count:
-            raise ValueError(
-                f"wording {self.wording} of task {self.task.name!r}, whose other ones are 1 to {count - 1}"
-            )
 
     @property
     def name(self) -> str:
@@ -45,9 +35,6 @@ class Reworded(Knobs):
     def draw(self, rng: random.Random, index: int) -> Draw:
         return self.task.draw(rng, index).worded(self.wording)
 
-    def samples(self, limit: int, seed: int) -> list[Sample]:
-        return bench_samples(self, limit, seed)
-
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         return self.task.score(sample, completion)
 
@@ -55,20 +42,15 @@ class Reworded(Knobs):
         return self.task.nearest(sample, completion) if isinstance(self.task, ManyAnswers) else sample.target
 
 
-def in_wordings(task: Task, wordings: Sequence[int]) -> list[Task]:
-    """The task once in each wording. Raises ValueError for a wording that it does not have."""
-    return [reworded(task, wording) if wording else task for wording in wordings]
-
-
 def reworded(task: Task, wording: int) -> Reworded:
     """Raises ValueError for a task of one wording, or without this one."""
-    if not isinstance(task, DrawnTask) or isinstance(task, Reworded):
-        raise one_wording(task, wording)
-    return Reworded(task, wording)
-
-
-def one_wording(task: Task, wording: int) -> ValueError:
-    return ValueError(f"wording {wording} of task {task.name!r}, which has one wording; leave suite.templates out")
+    others = 0
+    if isinstance(task, DrawnTask) and not isinstance(task, Reworded):
+        others = len(task.draw(random.Random(0), 0).wordings)
+        if 1 <= wording <= others:
+            return Reworded(task, wording)
+    has = f"whose other ones are 1 to {others}" if others else "which has one wording; leave suite.templates out"
+    raise ValueError(f"wording {wording} of task {task.name!r}, {has}")
 
 
 def named_task(name: str, known: Mapping[str, Task]) -> Task:

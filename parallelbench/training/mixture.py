@@ -83,6 +83,7 @@ class TaskMixture:
             raise ValueError(f"training seed {self.seed} is below {TRAIN_SEED_MIN}; smaller seeds are the benchmark's")
 
     def open(self, tokenizer: PreTrainedTokenizerBase) -> "TaskStream":
+        """The batches, as token ids of this tokenizer."""
         return TaskStream(self, tokenizer)
 
 

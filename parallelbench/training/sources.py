@@ -292,6 +292,7 @@ class Mixed:
         return sum(part.batch_size for part in self.parts.values())
 
     def open(self, tokenizer: PreTrainedTokenizerBase) -> "MixedStream":
+        """Opens every source. Raises ValueError for the first that cannot be used."""
         return MixedStream({name: part.open(tokenizer) for name, part in self.parts.items()}, special_ids(tokenizer)[0])
 
 

@@ -16,12 +16,6 @@ from parallelbench.wiring.catalogue import CONF, GROUPS
 __all__ = ["CONF", "GROUPS", "build_part", "in_one_sentence", "make_part", "resolved", "sentence"]
 
 
-def build_part(config: Mapping[str, Any]) -> Any:
-    """The object that a part of a stored config describes. Raises ValueError with one sentence."""
-    with in_one_sentence():
-        return make_part(OmegaConf.create(dict(config)))
-
-
 def make_part(config: DictConfig) -> Any:
     """The object that a part of a config describes. Raises Hydra's errors; see `in_one_sentence`."""
     return instantiate(
@@ -39,10 +33,17 @@ def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
 
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
+    """Hydra's errors inside become ValueErrors of one line."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(sentence(error)) from error
+
+
+@in_one_sentence()
+def build_part(config: Mapping[str, Any]) -> Any:
+    """The object that a part of a stored config describes. Raises ValueError with one sentence."""
+    return make_part(OmegaConf.create(dict(config)))
 
 
 def sentence(error: Exception) -> str:

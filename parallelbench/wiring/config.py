@@ -72,34 +72,9 @@ def decode_config(
         return Outcome(job.folder, table=run_table(finished, brief=in_sweep), sinks=sinks)
 
 
+@in_one_sentence()
 def build_job(config: DictConfig) -> Job:
     """The job that a config describes. Raises ValueError with one sentence for what is wrong with it."""
-    with in_one_sentence():
-        return _build(config)
-
-
-def build_sinks(config: DictConfig) -> Sinks:
-    """Where a config's numbers go beside the local files. Raises ValueError as build_job does."""
-    with in_one_sentence():
-        return make_part(config.sink)
-
-
-def build_generator(config: DictConfig) -> Generator:
-    """The generator that a config describes. Raises ValueError, or Hydra's errors, for what is wrong with it."""
-    plain = OmegaConf.to_container(OmegaConf.masked_copy(config, list(Settings.__annotations__)), resolve=True)
-    settings = Settings(**cast(dict[str, Any], plain))
-    return make_generator(
-        _model(OmegaConf.to_yaml(config.model, resolve=True)),
-        make_part(config.decoder),
-        cache=make_part(config.cache),
-        stop=make_part(config.stop),
-        block_len=config.block_length,
-        seed=config.seed,
-        template=settings.template,
-    )
-
-
-def _build(config: DictConfig) -> Job:
     generator = build_generator(config)
     settings = {**resolved(config), "out_dir": str(_folder(config))}
     suite: Any = make_part(config.suite)
@@ -114,6 +89,27 @@ def _build(config: DictConfig) -> Job:
         choices=choices(),
         facts={"generation": suite.generation if isinstance(suite, Published) else "", "knobs": knobs_of(settings)},
         traces=config.traces,
+    )
+
+
+@in_one_sentence()
+def build_sinks(config: DictConfig) -> Sinks:
+    """Where a config's numbers go beside the local files. Raises ValueError as build_job does."""
+    return make_part(config.sink)
+
+
+def build_generator(config: DictConfig) -> Generator:
+    """The generator that a config describes. Raises ValueError, or Hydra's errors, for what is wrong with it."""
+    plain = OmegaConf.to_container(OmegaConf.masked_copy(config, list(Settings.__annotations__)), resolve=True)
+    settings = Settings(**cast(dict[str, Any], plain))
+    return make_generator(
+        _model(OmegaConf.to_yaml(config.model, resolve=True)),
+        make_part(config.decoder),
+        cache=make_part(config.cache),
+        stop=make_part(config.stop),
+        block_len=config.block_length,
+        seed=config.seed,
+        template=settings.template,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parallelbench.records.files import replace_file
+from parallelbench.records.files import check_picture, replace_file
 from parallelbench.records.record import Record
 from parallelbench.records.trace import Trace
 from parallelbench.tasks import Sample, Task, builtin_tasks, named_task, text_tasks
@@ -37,9 +37,8 @@ def main(arguments: Sequence[str]) -> None:
         speed = 0
     if not 0.1 <= speed <= 1000:
         raise ValueError(f"speed={given['speed']}; give forwards a second in [0.1, 1000]")
-    file = Path(given["svg"])
-    if given["svg"] and (file.is_dir() or not file.parent.is_dir()):
-        raise ValueError(f"svg={file} is no file in a folder that exists; give one such as decode.svg")
+    if given["svg"]:
+        check_picture(given["svg"])
     asked = [overrides]
     if given["versus"]:
         rest = [word for word in overrides if not word.startswith(("decoder=", "decoder."))]
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str]) -> None:
     (sample,) = task.samples(1, 0)
     if texts:
         task, sample = None, Sample("your prompt", "", [{"role": "user", "content": texts[0]}], {}, "")
-    _show(asked, sample, task, speed, file if given["svg"] else None)
+    _show(asked, sample, task, speed, Path(given["svg"]) if given["svg"] else None)
 
 
 def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, speed: float, svg: Path | None) -> None:

@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from conf.knobs import Count, Knobs, Number, check, check_blocks
+from conf.knobs import Count, Knobs, Number, check, check_blocks, check_named
 from parallelbench.records.facts import flatten
 from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF
@@ -35,6 +35,9 @@ class Settings(Knobs):
     traces: Number
     template: Sequence[str | Count] | str | None
     out_dir: str | None
+
+    def __post_init__(self) -> None:
+        check_named(Settings, vars(self))
 
 
 def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) -> None:

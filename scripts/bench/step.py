@@ -6,25 +6,66 @@ Random float32 logits on the CPU. "peak" is the number of logits-sized temporari
 what the decoder keeps between steps, in the size of the logits.
 """
 
+import collections
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from decoders import Decoder
 from decoders.logits import Logits
 from decoders.noise import Noise
-from decoders.testing import peak_temporaries
+from decoders.testing import example_view
 from decoders.types import Shape, View
 from dllm import ModelSpec
 from parallelbench.report.options import split_options
 from parallelbench.wiring.exits import explained
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "decoder"
+
+
+class Peak(TorchDispatchMode):
+    """Bytes of the tensors made inside that are alive, and their peak; views and tensors from outside do not count."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least, self.alive, self.users, self.peak = least, 0, collections.Counter(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            size, place = tensor.untyped_storage().nbytes(), tensor.untyped_storage().data_ptr()
+            if size < self.least or (place in given and not self.users[place]):
+                continue
+            self.alive += 0 if self.users[place] else size
+            self.users[place] += 1
+            weakref.finalize(tensor, self._free, place, size)
+        self.peak = max(self.peak, self.alive)
+        return result
+
+    def _free(self, place: int, size: int) -> None:
+        self.users[place] -= 1
+        self.alive -= 0 if self.users[place] else size
+
+
+def peak_temporaries(decoder: Decoder, vocab: int = 4096, block_len: int = 16) -> float:
+    """How many logits-sized tensors (`[B, W, V]` float32) a step holds at once at most, beside logits and memory."""
+    view = example_view(decoder, 1, block_len)
+    logits = torch.randn(3, block_len, vocab, generator=torch.Generator().manual_seed(0))
+    memory = decoder.init(Shape(3, block_len, vocab, torch.device("cpu")))
+    with Peak(logits.nbytes // 4) as tracker:
+        decoder.step(replace(view, logits=Logits(logits)), memory)
+    return tracker.peak / logits.nbytes
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:

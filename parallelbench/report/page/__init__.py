@@ -18,6 +18,7 @@ import numpy as np
 import vl_convert
 
 from parallelbench.records.files import replace_file
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.drawing.style import look
@@ -74,10 +75,10 @@ def page_data(
     """What the page shows, as JSON values: a row per run, the sets of samples they share, scores of sweeps."""
     names, tasks = list(metrics), list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
     curves = curve_names(names, runs)
-    sets: dict[tuple[tuple[str, ...], ...], list[int]] = {}  # of samples, to the places of their runs
-    for i, run in enumerate(runs):
-        if run.info["status"] == "done":
-            sets.setdefault(tuple((r.task, r.id, r.prompt_sha, r.task_version) for r in _in_order(run)), []).append(i)
+    sets = grouped(  # of samples, to the places of their runs
+        (i for i, run in enumerate(runs) if run.info["status"] == "done"),
+        lambda i: tuple((r.task, r.id, r.prompt_sha, r.task_version) for r in _in_order(runs[i])),
+    )
     set_of = {i: place for place, members in enumerate(sets.values()) for i in members}
     samples = [_packed_json(_samples(run)) if i in set_of else "" for i, run in enumerate(runs)]
     texts = [_packed_json([r.completion[:MAX_CHARS] for r in _in_order(run)]) for run in runs]
@@ -243,10 +244,7 @@ def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:
 
 
 def _packed_json(value: object) -> str:
-    return _packed(json.dumps(value, separators=(",", ":")).encode())
-
-
-def _packed(content: bytes) -> str:
+    content = json.dumps(value, separators=(",", ":")).encode()
     return base64.b64encode(zlib.compress(content, 9)).decode()
 
 

@@ -4,8 +4,10 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain, zip_longest
 from typing import Any
 
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record, Run
 from parallelbench.records.trace import Trace, expected, traces_of
 from parallelbench.stats.curves import run_names
@@ -33,16 +35,12 @@ def viewer_data(runs: Sequence[Run]) -> list[dict[str, Any]] | None:
                 sample["runs"].append(_of_run(name, record, traces[record.id]))
     if not samples:
         return None
-    ranks: dict[str, int] = {}
-    order = []
-    for sample in samples.values():
-        ranks[sample["task"]] = ranks.get(sample["task"], 0) + 1
-        order.append((ranks[sample["task"]], len(order), sample))
-    left, shown = MAX_BYTES, {}
-    for _, place, sample in sorted(order, key=lambda item: item[:2]):
+    left, by_task = MAX_BYTES, grouped(samples.values(), lambda sample: sample["task"])
+    for sample in filter(None, chain.from_iterable(zip_longest(*by_task.values()))):
         left -= len(json.dumps(sample))
-        shown[place] = sample if left >= 0 else {**sample, "runs": []}
-    return [shown[place] for place in sorted(shown)]
+        if left < 0:
+            sample["runs"] = []
+    return list(samples.values())
 
 
 def _of_run(name: str, record: Record, trace: Trace) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from parallelbench.records.record import Run
-from parallelbench.report.markdown import table_head, table_row
+from parallelbench.report.markdown import table
 from parallelbench.stats.metrics import measure
 from parallelbench.stats.speed_at_quality import LEVELS, MIDDLE, EqualQuality, Speed
 
@@ -64,8 +64,8 @@ def equal_quality_lines(
     use = to_use(equal, runs, curve_of)
     lines = ["## Speed at equal quality", ""]
     lines += [answer(equal, f"`{names[use]}`"), ""] if use is not None else []
-    lines += [about(equal), "", *table_head(["decoder", *heads()])]
+    rows = []
     for name, row in equal.rows.items():
         shown = f"*{name}* ({CEILING})" if name in equal.ceilings else name
-        lines.append(table_row([shown, *(cell(equal, name, row[level]) for level in LEVELS)]))
-    return [*lines, ""]
+        rows.append([shown, *(cell(equal, name, row[level]) for level in LEVELS)])
+    return [*lines, about(equal), "", *table(["decoder", *heads()], rows), ""]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from parallelbench.report.markdown import table_head, table_row
+from parallelbench.report.markdown import table
 from parallelbench.stats.wordings import Wordings
 
 LEGEND = (
@@ -41,7 +41,7 @@ def verdicts(wordings: Wordings) -> list[str]:
 
 def wording_lines(wordings: Wordings, names: Sequence[str]) -> list[str]:
     """A section of Markdown."""
-    lines = ["## Wordings", "", *table_head(["run", *heads(wordings)])]
-    lines += [table_row([names[i], *cells(wordings, i)]) for i in wordings.score]
+    rows = [[names[i], *cells(wordings, i)] for i in wordings.score]
+    lines = ["## Wordings", "", *table(["run", *heads(wordings)], rows)]
     legend = LEGEND.format(questions=wordings.questions, ranked=wordings.ranked)
     return [*lines, "", *(f"- {told}" for told in verdicts(wordings)), "", legend, ""]

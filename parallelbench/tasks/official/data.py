@@ -77,7 +77,7 @@ def read_source(folder: Path, name: str) -> Source:
     if LONG_LINE.fullmatch(group) and not config.is_file():  # generated rows: the prompts of shorter lines fit
         config, entry = folder / "waiting_line" / CONFIG, f"waiting_line/{task}"
     text, settings = _read(path), _read_config(config, entry)
-    hashes = [_sha256(file) for file in (path, config)]
+    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, config)]
     published = [PUBLISHED.get(file.parent.name, {}).get(file.name) for file in (path, config)]
     for file, found, known in zip((path, config), hashes, published, strict=True):
         if known and found != known:
@@ -193,8 +193,8 @@ def _references(answer: Any, where: str) -> list[str]:
     written = get(answer, "examples", str, where)
     try:
         references = ast.literal_eval(written)
-    except (ValueError, SyntaxError) as error:
-        raise ValueError(f"'examples' of {where} is no list of texts; restore the file") from error
+    except (ValueError, SyntaxError):
+        references = None
     if not isinstance(references, list) or not references or not all(isinstance(r, str) for r in references):
         raise ValueError(f"'examples' of {where} is no list of texts; restore the file")
     return references
@@ -237,7 +237,3 @@ def _read(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
         raise ValueError(f"{path} {reason}; give data_dir=DIR with the official files") from error
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

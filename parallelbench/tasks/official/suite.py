@@ -181,16 +181,11 @@ def _scorer(source: Source, name: str, grammar: str, bertscore: str | None) -> S
         return LatinSquareScore()
     if source.metric == "sudoku_score":
         return SudokuScore()
-    return TextScore(_text_task(source, grammar, bertscore))
-
-
-def _text_task(source: Source, grammar: str, bertscore: str | None) -> Scorer:
-    """Our own task with the same data."""
-    backend = grammar_backend(grammar)
+    backend = grammar_backend(grammar)  # of our own task with the same data
     if source.metric == "sentence_to_words_score":
-        return WordsToSentence("easy", backend)
+        return TextScore(WordsToSentence("easy", backend))
     if source.metric == "summary_score":
-        return Summary(backend)
+        return TextScore(Summary(backend))
     if source.metric == "paraphrase_score":
-        return Paraphrase(backend, None if bertscore is None else BertScore(bertscore))
+        return TextScore(Paraphrase(backend, None if bertscore is None else BertScore(bertscore)))
     raise ValueError(f"{source.name} has the unknown metric {source.metric!r}; restore its task_config.yaml")

@@ -10,8 +10,7 @@ doubled. An empty answer gets 0 everywhere.
 import random
 from dataclasses import dataclass
 
-from conf.knobs import Knobs
-from parallelbench.tasks.base import Draw, Sample, bench_samples
+from parallelbench.tasks.base import Draw, Drawn, Sample
 from parallelbench.tasks.text.grammar import HARPER, Grammar
 from parallelbench.tasks.text.measures import (
     ROUGE,
@@ -50,7 +49,7 @@ SUMMARY_WORDINGS = (
 
 
 @dataclass(frozen=True)
-class WordsToSentence(Knobs):
+class WordsToSentence(Drawn):
     """Write a sentence with four words: of one everyday scene (easy), loosely related (medium), unrelated and partly
     abstract (hard)."""
 
@@ -75,9 +74,6 @@ class WordsToSentence(Knobs):
         prompt, *wordings = (wording.format(words=", ".join(words)) for wording in WORDS_WORDINGS)
         return Draw(prompt, {"words": words}, sentence, wordings)
 
-    def samples(self, limit: int, seed: int) -> list[Sample]:
-        return bench_samples(self, limit, seed)
-
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score`: all words stand there as words, in any regular inflection and case, in more than a list, without a
         mistake or a doubled word. `score_published`: published inclusion (case-sensitive substrings) and grammar.
@@ -98,7 +94,7 @@ class WordsToSentence(Knobs):
 
 
 @dataclass(frozen=True)
-class Paraphrase(Knobs):
+class Paraphrase(Drawn):
     """Say a sentence in other words."""
 
     grammar: Grammar = HARPER
@@ -113,9 +109,6 @@ class Paraphrase(Knobs):
         text, references = draw_paraphrases(rng)
         prompt, *wordings = (wording.format(text=text) for wording in PARAPHRASE_WORDINGS)
         return Draw(prompt, {"text": text, "references": references}, references[0], wordings)
-
-    def samples(self, limit: int, seed: int) -> list[Sample]:
-        return bench_samples(self, limit, seed)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` = content x novelty x grammar, lexical: what a reference paraphrase says (else the source's words),
@@ -142,7 +135,7 @@ class Paraphrase(Knobs):
 
 
 @dataclass(frozen=True)
-class Summary(Knobs):
+class Summary(Drawn):
     """Sum up a short conversation."""
 
     grammar: Grammar = HARPER
@@ -156,9 +149,6 @@ class Summary(Knobs):
         dialogue, summary = draw_dialogue(rng)
         prompt, *wordings = (wording.format(text=dialogue) for wording in SUMMARY_WORDINGS)
         return Draw(prompt, {"text": dialogue}, summary, wordings)
-
-    def samples(self, limit: int, seed: int) -> list[Sample]:
-        return bench_samples(self, limit, seed)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` = content (words of the reference summary, function words aside) x grammar, 0 with a doubled word.
