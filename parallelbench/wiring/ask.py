@@ -27,7 +27,8 @@ def main(arguments: Sequence[str]) -> None:
     refused, overrides, words = "", [], []
     try:
         words = plain(arguments, FLAGS, (*VALUED, *SHORT_VALUED))
-        words = words if {"-m", "--multirun"} & set(words) else list(map(bracketed, words))
+        sweeps = bool({"-m", "--multirun"} & set(words))
+        words = [word if sweeps and "," in word else bracketed(word) for word in words]
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
         _check_words(words)
         if not any(word.startswith(OTHER_ROOT) for word in words):

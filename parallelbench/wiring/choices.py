@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> str:
 
 def _rows(heading: str, mine: Path | None) -> list[str]:
     if heading == "tasks":
-        rows = [(f"suite.tasks=[{name}]", _asked(task)) for name, task in named_tasks().items()]
+        rows = [(f"suite.tasks={name}", _asked(task)) for name, task in named_tasks().items()]
     elif heading == "settings":
         rows = [(f"{key}={default}", what) for key, (default, what) in settings().items()]
     else:
