@@ -192,7 +192,8 @@ def _markdown(
     answer: Sequence[str],
 ) -> str:
     devices = sorted({measured_on(run) for run in runs})
-    has_baseline = any(_baseline(run, runs) is not None for run in runs)
+    measured = [_measured_speedup(run, _baseline(run, runs)) for run in runs]
+    has_baseline = any(speedup is not None for speedup in measured)
     said = " ".join(f"{group}={value}" for group, value in unsaid(runs).items())
     lines = [
         f"# {_models(runs)}: {len(runs)} runs",
@@ -204,16 +205,13 @@ def _markdown(
         cache_plot,
         *(["## Runs", ""] if answer else []),
     ]
-    heads = [metric.heading for metric in METRICS.values()]
-    lines += [
-        table_row(["run", "n", *heads, "NFE speed-up over k=1"]),
-        table_row(["---"] + ["---:"] * (len(heads) + 2)),
-    ]
-    for name, run in zip(names, runs, strict=True):
+    heads = [metric.heading for metric in METRICS.values()] + ["NFE speed-up over k=1"] * has_baseline
+    lines += [table_row(["run", "n", *heads]), table_row(["---"] + ["---:"] * (len(heads) + 1))]
+    for name, speedup in zip(names, measured, strict=True):
         row = metrics[name][ALL]
-        measured = _measured_speedup(run, _baseline(run, runs))
         cells = [metric.show(row[key]) for key, metric in METRICS.items()]
-        lines.append(table_row([name, str(row["score"].n), *cells, "" if measured is None else f"{measured:.2f}x"]))
+        cells += ["" if speedup is None else f"{speedup:.2f}x"] * has_baseline
+        lines.append(table_row([name, str(row["score"].n), *cells]))
     lines += ["", LEGEND, ""]
     if has_baseline:
         lines += [
