@@ -121,6 +121,8 @@ def test_the_menu_has_the_options_of_each_command(name: str) -> None:
         (["run", "--limit"], "limit= has no value; write limit=50"),
         (["recommend", ".", "--max-los", "2"], "unknown option 'max_los=2'; the nearest is max_loss="),
         (["run", "-m", "suite.tasks=nap"], "unknown task 'nap'"),
+        (["run", "--config-dir", "mein", "decoder=eb"], "--config-dir mein is no folder"),
+        (["list", "--config-dir=mein"], "--config-dir mein is no folder"),
         (["list", "decodr"], "there is no group 'decodr'; the nearest is decoder"),
     ],
 )
