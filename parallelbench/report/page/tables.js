@@ -23,7 +23,8 @@ window.report = (() => {
   const shown = (row, name) => METRICS[name].show(row[name][0]);
   const limits = ([, low, high], show) => (low === high ? "" : ` [${show(low)}, ${show(high)}]`); // equal: there are none
   const withInterval = (row, show) => make("span", {}, show(row[0]), make("span", { class: "interval" }, limits(row, show)));
-  const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_=])/).flatMap((part) => [part, make("wbr")]));
+  const word = (text) => make("span", { class: "word" }, ...text.split(/(?<=[/_=])/).flatMap((part) => [part, make("wbr")]));
+  const breakable = (name) => make("span", {}, ...name.split(/( )/).map((part) => (part === " " ? part : word(part)))); // a knob stays whole where it fits
   const runName = (run) => (run.is_ceiling ? make("span", {}, breakable(run.name), make("span", { class: "tag" }, "ceiling")) : breakable(run.name));
 
   async function unpack(text) {
