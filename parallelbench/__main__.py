@@ -20,6 +20,8 @@ def main() -> None:
 
 
 def _main(words: Sequence[str]) -> None:
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
     if words[0] in HELP:
         print(menu.usage())
     elif words[0] == "--version":

@@ -50,6 +50,9 @@ AT_ONCE = [  # and the exit code
     ("demo hello decodr=eb", 2),
     ("demo hello task=shufle", 2),
     ("demo hello svg=nowhere/x.svg", 2),
+    ("help", 0),
+    ("help analyze pbx", 0),
+    ("help lst", 2),
     ("completion bash", 0),
     ("completion zsh", 0),
     ("completion fish", 2),
@@ -117,6 +120,9 @@ def test_the_menu_has_the_options_of_each_command(name: str) -> None:
         (["run", "decoder", "eb"], "'decoder' is no setting of a run; write settings as KEY=VALUE"),
         (["run", "--limit"], "limit= has no value; write limit=50"),
         (["recommend", ".", "--max-los", "2"], "unknown option 'max_los=2'; the nearest is max_loss="),
+        (["run", "-m", "suite.tasks=nap"], "unknown task 'nap'"),
+        (["run", "--config-dir", "mein", "decoder=eb"], "--config-dir mein is no folder"),
+        (["list", "--config-dir=mein"], "--config-dir mein is no folder"),
         (["list", "decodr"], "there is no group 'decodr'; the nearest is decoder"),
     ],
 )
@@ -154,6 +160,7 @@ def test_show_says_what_a_choice_is(cli) -> None:
     assert "  decoder.rule.tau=0.5,0.6,0.7,0.8,0.9,0.95,0.99" in out
     code, out, _ = cli("show", "task", "shuffle")
     assert code == 0 and "Shuffle the line into any other order" in out and "score 1, score_strict 1" in out
+    assert "run suite.tasks=waiting_line/shuffle traces=1" in out  # zsh takes brackets for a pattern
     code, out, _ = cli("show", "task", "copy@2")
     assert code == 0 and "Repeat the queue below exactly as it is" in out and "leniently" in out.split("Scorer")[1]
     code, out, _ = cli("show", "decoder", "d2f")

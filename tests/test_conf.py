@@ -138,3 +138,10 @@ def test_autoregressive_baselines_have_the_published_budget() -> None:
 def test_every_file_says_what_it_is(path: Path) -> None:
     first = next(line for line in path.read_text().splitlines() if not line.startswith("# @"))
     assert first.startswith("# ") and len(first) > 10
+
+
+@pytest.mark.parametrize("script", ["train", "distill", "collect_traces", "train_filter", "answer"])
+def test_a_script_helps_without_naming_groups_that_it_does_not_have(script: str) -> None:
+    with initialize_config_module("conf", version_base=None):
+        told = OmegaConf.to_container(compose(script, return_hydra_config=True).hydra.help)
+    assert isinstance(told, dict) and "APP_CONFIG_GROUPS" not in told["template"] and "$CONFIG" in told["template"]

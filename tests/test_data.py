@@ -134,7 +134,7 @@ def test_validation_of_the_tasks_is_what_is_never_trained_on() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"prompt": "query"}, r"has no column 'query'; it has \['question', 'answer'\]"),
+        ({"prompt": "query"}, "has no column 'query'; choose data.prompt= from question, answer"),
         ({"max_length": 8}, r"more than data.max_length=8; raise it"),
         ({"max_length": 8, "too_long": "drop"}, "none of them can be trained on"),
         ({"source": "none.jsonl"}, r"data.source=none.jsonl is not a file"),

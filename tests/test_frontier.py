@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallelbench.records.record import Record, Run
-from parallelbench.stats.speed_at_quality import speed_at, speeds
+from parallelbench.stats.speed_at_quality import equal_quality, speed_at, speeds
 
 
 def run(score: list[float], nfe: int, tasks: list[str] | None = None) -> Run:
@@ -59,6 +59,13 @@ def test_samples_are_drawn_within_their_task() -> None:
     table = speeds({"threshold": [run(score, 12, tasks), run(score, 6, tasks)]}, "threshold")
     speed = table["threshold"][0.99].tpf
     assert speed is not None and speed.value == speed.ci_low == speed.ci_high == 2
+
+
+def test_one_sweep_is_enough_for_an_answer() -> None:
+    runs = [run([1.0] * 50, 12), run([1.0] * 50, 6), run([1.0] * 50, 4)]
+    equal = equal_quality(runs, ["threshold", "threshold", "credit"])
+    assert equal is not None and equal.winner == "credit" and list(equal.rows) == ["credit", "threshold"]
+    assert equal_quality(runs, ["threshold", "eb", "credit"]) is None
 
 
 def test_other_samples_are_refused() -> None:

@@ -550,6 +550,7 @@ def test_every_metric_is_in_terminal_markdown_csv_page_and_sinks(few: tuple[list
     markdown = write_report(runs, tmp_path, lambda run: "")
     with open(tmp_path / "summary.csv", newline="") as file:
         summary = next(csv.DictReader(file))
+    assert "over k=1" not in markdown  # no run with one token per step: no empty column
     names = run_names(runs)
     data = page_data(
         runs, {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}, lambda run: "", None
@@ -569,6 +570,7 @@ def test_every_metric_is_a_column_of_the_page(opened: tuple[Page, list[Run], lis
     assert [head for head in heads if head in {metric.heading for metric in METRICS.values()}] == [
         metric.heading for metric in METRICS.values()
     ]
+    assert "Speed-up: gen_length / NFE" in page.inner_text("#runs-legend")
     by_name = dict(zip(run_names(runs), runs, strict=True))
     for row in cells(page, "runs-table"):
         value = aggregate(by_name[row[0]].records)[ALL]["speedup_nfe"]

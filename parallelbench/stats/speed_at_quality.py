@@ -48,12 +48,11 @@ class EqualQuality:
 
 
 def equal_quality(runs: Sequence[Run], curve_of: Sequence[str]) -> EqualQuality | None:
-    """Of runs and the curve of each; None unless at least two curves have several runs and all decoded the same
-    samples."""
+    """Of runs and the curve of each; None unless a curve has several runs and all decoded the same samples."""
     places = grouped(range(len(runs)), curve_of.__getitem__)
     curves = {name: [runs[i] for i in at] for name, at in places.items()}
     samples = {tuple(sorted((r.task, r.id, r.prompt_sha) for r in run.records)) for run in runs}
-    if sum(len(members) > 1 for members in curves.values()) < 2 or len(samples) > 1:
+    if len(curves) == len(runs) or len(samples) > 1:
         return None
     methods = [run for run in runs if not run.facts.is_ceiling] or runs
     best = max(float(np.mean([r.scores["score"] for r in run.records])) for run in methods)

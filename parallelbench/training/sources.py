@@ -101,10 +101,12 @@ class Rows(Knobs):
         """The rows as tokens, cached by `datasets`. Raises ValueError, naming the source, when it cannot be read, lacks
         a column, has a row that is too long, or has nothing to train on."""
         rows = self._load()
-        wanted = [self.text] if self.text else [self.messages] if self.messages else [self.prompt, self.answer]
-        for column in wanted:
+        pair = {"prompt": self.prompt, "answer": self.answer}
+        wanted = {"text": self.text} if self.text else {"messages": self.messages} if self.messages else pair
+        for key, column in wanted.items():
             if column is not None and column not in rows.column_names:
-                raise ValueError(f"data.source={self.source} has no column {column!r}; it has {rows.column_names}")
+                known = ", ".join(rows.column_names)
+                raise ValueError(f"data.source={self.source} has no column {column!r}; choose data.{key}= from {known}")
         encode = self._encode_texts if self.text else self._encode_rows
         encoded = rows.map(
             encode,

@@ -27,7 +27,8 @@ def main(arguments: Sequence[str]) -> None:
     refused, overrides, words = "", [], []
     try:
         words = plain(arguments, FLAGS, (*VALUED, *SHORT_VALUED))
-        words = words if {"-m", "--multirun"} & set(words) else list(map(bracketed, words))
+        sweeps = bool({"-m", "--multirun"} & set(words))
+        words = [word if sweeps and "," in word else bracketed(word) for word in words]
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
         _check_words(words)
         if not any(word.startswith(OTHER_ROOT) for word in words):
@@ -74,6 +75,13 @@ def bracketed(word: str) -> str:
     return re.sub(r"^(suite\.(?:tasks|lengths|templates))=([^\[\]'\"$]+)$", r"\1=[\2]", word)
 
 
+def folder(name: str) -> Path:
+    """A --config-dir. Raises ValueError where it is none."""
+    if not Path(name).is_dir():
+        raise ValueError(f"--config-dir {name} is no folder; it holds folders such as decoder with yaml files")
+    return Path(name)
+
+
 def _check_words(words: Sequence[str]) -> None:
     """Raises ValueError for a word that is neither a setting nor a flag nor a flag's value, and for a plain key
     without a value."""
@@ -85,8 +93,8 @@ def _check_words(words: Sequence[str]) -> None:
 
 
 def _config_dir(words: Sequence[str]) -> Path | None:
-    """Where options of the user's own are."""
+    """Where options of the user's own are. Raises ValueError where there is no such folder."""
     for flag, value in pairwise([*(part for word in words for part in word.split("=", 1)), ""]):
         if flag in ("--config-dir", "-cd"):
-            return Path(value)
+            return folder(value)
     return None

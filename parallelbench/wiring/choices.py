@@ -5,6 +5,7 @@ from pathlib import Path
 
 from parallelbench.tasks import named_tasks
 from parallelbench.tasks.base import Task, question
+from parallelbench.wiring.ask import folder
 from parallelbench.wiring.catalogue import LISTED, options, settings, verified
 from parallelbench.wiring.menu import nearest, table
 
@@ -15,7 +16,7 @@ def main(arguments: Sequence[str]) -> str:
     """Every config group's options, by the comment on the first line of their files, and what was verified of a model;
     the tasks; the plain keys."""
     given = dict(word.split("=", 1) for word in arguments if "=" in word)
-    mine = Path(given["config_dir"]) if "config_dir" in given else None
+    mine = folder(given["config_dir"]) if "config_dir" in given else None
     wanted = [word for word in arguments if "=" not in word]
     for word in wanted:
         if word not in HEADINGS:
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str]) -> str:
 
 def _rows(heading: str, mine: Path | None) -> list[str]:
     if heading == "tasks":
-        rows = [(f"suite.tasks=[{name}]", _asked(task)) for name, task in named_tasks().items()]
+        rows = [(f"suite.tasks={name}", _asked(task)) for name, task in named_tasks().items()]
     elif heading == "settings":
         rows = [(f"{key}={default}", what) for key, (default, what) in settings().items()]
     else:

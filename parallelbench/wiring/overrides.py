@@ -119,12 +119,10 @@ def _with_nearest(text: str, job: Sequence[str], search: Sequence[str]) -> str:
         settings = list(flatten(OmegaConf.to_container(hydra.compose("run", [*search, *rest]))))
         parents = {name.rsplit(".", i)[0] for name in settings for i in range(1, name.count(".") + 1)}
         near = get_close_matches(wrong, [*settings, *sorted(parents), "launcher", "sink", "experiment"], 1)
-        what = f"{wrong} is no setting of this run"
+        what, where = f"{wrong} is no setting of this run", "run --help"
     elif option:
         near = [f"{option[1]}={name}" for name in get_close_matches(option[2], option[3].split(), 1)]
-        what = f"{option[1]}={option[2]} is not there"
+        what, where = f"{option[1]}={option[2]} is not there", f"list {option[1].split('/')[-1]}"
     else:
         return text
-    return (
-        f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}`python -m parallelbench list` shows the choices"
-    )
+    return f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}`parallelbench {where}` shows what there is"

@@ -65,8 +65,8 @@ def _task(name: str) -> str:
         _folded(inspect.getdoc(asked) or "", ""),
         f"Scorer\n{_folded(inspect.getdoc(asked.score) or '')}",
         f"Sample {sample.id}: prompt\n{_folded(question(sample.messages))}",
-        f"{_folded(f'Target, which scores {scores}', '')}\n{_folded(sample.target)}",
-        f"python -m parallelbench run suite.tasks=[{task.name}] traces=1",
+        f"{_folded(f'Target ({scores})', '')}\n{_folded(sample.target)}",
+        f"python -m parallelbench run suite.tasks={task.name} traces=1",
     ]
     return "\n\n".join(parts)
 
@@ -89,7 +89,7 @@ def _option(group: str, name: str, about: str) -> str:
     knobs = list(_knobs(content, "" if is_global else group, classes)) if group != "experiment" else []
     if knobs:
         rows = [(f"  {'+' if knob.extra else ''}{knob.key}={knob.value}", knob.kind) for knob in knobs]
-        parts.append("\n".join(["Settings, as they are without you", *table(rows)]))
+        parts.append("\n".join(["Settings, each with its default", *table(rows)]))
     for experiment in _experiments(name) if group == "decoder" else [name] if group == "experiment" else []:
         grid = _grid(CONF / "experiment" / f"{experiment}.yaml")
         parts += ["\n".join([f"Grid: python -m parallelbench run -m experiment={experiment}", *grid])] if grid else []

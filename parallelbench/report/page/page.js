@@ -188,6 +188,7 @@
   $("about").textContent = `Suite ${unique(runs.map((run) => run.suite)).join(", ")}; ${data.tasks.length} tasks, `
     + `${unique(runs.map((run) => run.tasks[ALL].n)).join(" or ")} samples per run; measured on ${unique(runs.map(measuredOn)).join("; ")}.`
     + (sets.length > 1 ? " The runs decoded different samples; only those over the same ones can be compared in pairs." : "");
+  $("runs-legend").textContent = columns().map(([, { head, about }]) => `${capital(head)}: ${about}.`).join(" ");
   $("sweeps-legend").textContent = data.legend.sweeps;
   if (data.wordings !== null) {
     $("wordings").hidden = $("wordings-link").hidden = false;

@@ -19,11 +19,12 @@ window.report = (() => {
 
   // Metrics as stats.metrics has them: heading, format, whether with the interval, title
   const METRICS = Object.fromEntries(data.metrics.map(([name, head, about, digits, scale, unit, interval]) =>
-    [name, { head, show: fixed(digits, scale, unit), interval, title: capital(about) }]));
+    [name, { head, about, show: fixed(digits, scale, unit), interval, title: capital(about) }]));
   const shown = (row, name) => METRICS[name].show(row[name][0]);
   const limits = ([, low, high], show) => (low === high ? "" : ` [${show(low)}, ${show(high)}]`); // equal: there are none
   const withInterval = (row, show) => make("span", {}, show(row[0]), make("span", { class: "interval" }, limits(row, show)));
-  const breakable = (name) => make("span", {}, ...name.split(/(?<=[/_=])/).flatMap((part) => [part, make("wbr")]));
+  const word = (text) => make("span", { class: "word" }, ...text.split(/(?<=[/_=])/).flatMap((part) => [part, make("wbr")]));
+  const breakable = (name) => make("span", {}, ...name.split(/( )/).map((part) => (part === " " ? part : word(part)))); // a knob stays whole where it fits
   const runName = (run) => (run.is_ceiling ? make("span", {}, breakable(run.name), make("span", { class: "tag" }, "ceiling")) : breakable(run.name));
 
   async function unpack(text) {
