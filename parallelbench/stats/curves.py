@@ -23,7 +23,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
             peers = [s for other, s in zip(choices, flat, strict=True) if other.get(group) == choice]
             hidden = key in ("out_dir", "suite.tasks") or key in run.facts.knobs or key.endswith("_target_")
             if not hidden and not _is_usual(value, [peer.get(key) for peer in peers]):
-                parts.append(f"{key.split('.')[-1]}={value}")
+                parts.append(f"{key.split('.')[-1]}={_short(value)}")
         names.append(" ".join(parts))
     if len(set(names)) < len(names):
         names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
@@ -67,15 +67,15 @@ def knobs(run: Run) -> dict[str, object]:
 
 
 def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:
-    """The knobs in which runs of one decoder differ, or all knobs where none differs."""
+    """The knobs in which runs of one decoder differ, or all that are set where none differs."""
     peers = [knobs(other) for other in runs if method(other) == method(run)]
     differing = {key: value for key, value in knobs(run).items() if len({repr(peer.get(key)) for peer in peers}) > 1}
-    return differing or knobs(run)
+    return differing or {key: value for key, value in knobs(run).items() if value is not None}
 
 
 def _short(value: object) -> str:
-    """As text without blanks, because blanks separate the parts of a run's name."""
-    return str(value).replace(" ", "")
+    """As on the command line, without blanks, because blanks separate the parts of a run's name."""
+    return "null" if value is None else str(value).replace(" ", "")
 
 
 def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
