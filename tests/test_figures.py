@@ -46,6 +46,19 @@ def test_a_decoder_looks_alike_whatever_is_beside_it() -> None:
     assert len({color for color, *_ in curve_looks(["eb model=a", "eb model=b"]).values()}) == 2
 
 
+def test_curves_of_one_point_say_their_names_beside_it() -> None:
+    def point(tpf: float) -> tuple[str, Value, Value]:
+        return "0.1", Value(tpf, tpf, tpf, 9), Value(0.5, 0.4, 0.6, 9)
+
+    curves = {"eb (gamma)": [point(1.0), point(2.0)], "klass (tau, kl)": [point(4.0)]}
+    figure = plots.quality_against_tpf(curves, "two curves", named=True)
+    (axes,) = figure.axes
+    assert {label.get_text() for label in axes.texts} == {"0.1", "klass"}
+    legend = axes.get_legend()
+    assert legend is not None and [label.get_text() for label in legend.get_texts()] == ["eb (gamma)"]
+    plots.plt.close(figure)
+
+
 def test_every_column_of_a_grid_has_ticks() -> None:
     point = (Value(1.0, 0.9, 1.1, 9), Value(0.5, 0.4, 0.6, 9))
     panels = {f"task{i}": {"eb": [("0.1", *point)]} for i in range(6)}  # four columns, the last two half empty

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parallelbench.records.record import Record, Run
+from parallelbench.report.sections.equal_quality import equal_quality_lines
 from parallelbench.stats.speed_at_quality import equal_quality, speed_at, speeds
 
 
@@ -66,6 +67,16 @@ def test_one_sweep_is_enough_for_an_answer() -> None:
     equal = equal_quality(runs, ["threshold", "threshold", "credit"])
     assert equal is not None and equal.winner == "credit" and list(equal.rows) == ["credit", "threshold"]
     assert equal_quality(runs, ["threshold", "eb", "credit"]) is None
+
+
+def test_decoders_that_reach_no_level_are_named_in_one_sentence() -> None:
+    runs = [run([1.0] * 50, 12), run([1.0] * 50, 6), run([0.0] * 50, 3)]
+    curves = ["threshold", "threshold", "eb"]
+    equal = equal_quality(runs, curves)
+    assert equal is not None
+    lines = equal_quality_lines(equal, runs, ["a", "b", "c"], curves)
+    assert [line.split(" |")[0] for line in lines if line.startswith("| ")] == ["| decoder", "| ---", "| threshold"]
+    assert any(line.endswith("No level is reached by eb.") for line in lines)
 
 
 def test_other_samples_are_refused() -> None:

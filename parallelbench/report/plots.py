@@ -32,10 +32,11 @@ UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": 
 Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to points (label, tpf, score)
 
 
-def quality_against_tpf(curves: Curves, title: str) -> Figure:
-    """Points joined in order of tpf, with both 95 % intervals; each point says its knob."""
-    figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
-    labels = _draw_curves(axes, curves, list(curves), prominent=True)
+def quality_against_tpf(curves: Curves, title: str, named: bool = False) -> Figure:
+    """Points joined in order of tpf, with both 95 % intervals; each point says its knob. named: a curve of one point
+    says its name there, and not in the legend."""
+    figure, axes = plt.subplots(figsize=(10, 8) if named else (7.5, 4.8), layout="constrained")
+    labels = _draw_curves(axes, curves, list(curves), prominent=True, named=named)
     axes.set(xlabel="tokens per forward (before EOS), log scale", ylabel="score, %", title=title)
     axes.set_ylim(top=104)
     axes.margins(x=0.08)
@@ -100,7 +101,9 @@ def quality_against_columns(series: Curves, title: str) -> Figure:
 Label = tuple[str, float, float, str]  # text, x and y of its point, colour
 
 
-def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], prominent: bool = False) -> list[Label]:
+def _draw_curves(
+    axes: Axes, curves: Curves, names: Sequence[str], prominent: bool = False, named: bool = False
+) -> list[Label]:
     """Draws each curve as it looks among `names`; returns the labels of its points."""
     looks, labels = curve_looks(names), []
     for name, points in curves.items():
@@ -112,16 +115,16 @@ def _draw_curves(axes: Axes, curves: Curves, names: Sequence[str], prominent: bo
             y,
             xerr=_bars([p[1] for p in points]),
             yerr=100 * _bars([p[2] for p in points]),
-            label=name,
-            color=color,
-            marker=marker,
-            linestyle=line,
+            label="_" * (named and len(points) == 1) + name,  # the legend shows none with a dash in front
+            **{"color": color, "marker": marker, "linestyle": line, "ecolor": (color, 0.4 if named else 1.0)},
             markersize=6 if prominent else 4,
             elinewidth=0.7,
             capsize=2 if prominent else 0,
         )
         if len(points) > 1:
             labels += [(label, px, py, color) for (label, *_), px, py in zip(points, x, y, strict=True)]
+        elif named:
+            labels.append((" ".join(name.partition(" (")[0].split()[:2]), x[0], y[0], color))
     _by_doubling(axes)
     return labels
 

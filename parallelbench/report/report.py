@@ -73,13 +73,16 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     equal = equal_quality(runs, list(curve_of.values()))
     wordings = across_wordings(runs, list(curve_of.values()))
     many, caches = len(curves) > MAX_CURVES, _by_cache(names, runs, metrics)
+    single = many and 2 * sum(len(points) == 1 for points in curves.values()) > len(curves)
     bar = tqdm(desc="report", total=4 + 2 * (not many) + bool(caches), unit="file", leave=False, disable=None)
 
     def save(figure: Any, name: str) -> None:
         plots.save(figure, out_dir / name)
         bar.update()
 
-    if many:
+    if single:
+        figure = plots.quality_against_tpf(curves, title, named=True)
+    elif many:
         distinct = list(dict.fromkeys(curve_of.values()))
         figure = plots.quality_against_reference(curves, distinct.index(reference_curve(distinct)), title)
     else:

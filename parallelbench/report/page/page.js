@@ -64,7 +64,7 @@
     if (equal === null) return;
     $("use").replaceChildren(...(equal.use === null ? [] : [equal.answer, " ", copyButton(runs[equal.use])]));
     $("equal-legend").textContent = equal.about;
-    const rows = equal.rows.filter((row) => row.runs.some((i) => fits(runs[i])));
+    const rows = equal.rows.filter((row) => row.cells.some(([tpf]) => tpf) && row.runs.some((i) => fits(runs[i])));
     fill("equal-table", [
       { head: "decoder", value: (row) => row.curve, cell: (row) => runName({ name: row.curve, is_ceiling: row.is_ceiling }) },
       ...equal.heads.map((head, i) => ({ head, range: (row) => row.cells[i][0] ?? [null, null, null], cell: (row) => row.cells[i][1] })),

@@ -1,6 +1,6 @@
 """What a report opens with: speed at equal quality, and which run to use."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from parallelbench.records.record import Run
 from parallelbench.report.markdown import table
@@ -42,7 +42,9 @@ def answer(equal: EqualQuality, name: str) -> str:
 
 
 def about(equal: EqualQuality) -> str:
-    return ABOUT.format(best=100 * equal.best, reference=equal.reference)
+    never = [name for name, row in equal.rows.items() if not _reaches(row)]
+    rest = f" No level is reached by {', '.join(never)}." if never else ""
+    return ABOUT.format(best=100 * equal.best, reference=equal.reference) + rest
 
 
 def heads() -> list[str]:
@@ -67,5 +69,11 @@ def equal_quality_lines(
     rows = []
     for name, row in equal.rows.items():
         shown = f"*{name}* ({CEILING})" if name in equal.ceilings else name
-        rows.append([shown, *(cell(equal, name, row[level]) for level in LEVELS)])
+        if _reaches(row):
+            rows.append([shown, *(cell(equal, name, row[level]) for level in LEVELS)])
     return [*lines, about(equal), "", *table(["decoder", *heads()], rows), ""]
+
+
+def _reaches(row: Mapping[float, Speed]) -> bool:
+    """Whether a curve has any of the levels."""
+    return any(speed.tpf is not None for speed in row.values())
