@@ -18,7 +18,7 @@ from rich.console import Console
 from decoders import Generation
 from parallelbench.records.provenance import is_dirty
 from parallelbench.records.trace import Step
-from parallelbench.report.markdown import as_text, table_head, table_row
+from parallelbench.report.markdown import as_text, table
 from parallelbench.run.generator import Request
 from parallelbench.run.live import Decoding, play
 from parallelbench.tasks.waiting_line import WaitingLine
@@ -327,8 +327,7 @@ def test_reports_fit_a_terminal() -> None:
     lines = [
         "# Title",
         "",
-        *table_head(["run", *heads]),
-        *map(table_row, rows),
+        *table(["run", *heads], rows),
         "",
         "![plot](plot.png)",
         "",

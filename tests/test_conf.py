@@ -22,7 +22,10 @@ EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml")
 AUTOREGRESSIVE = ("causal", "smollm2", "smollm2_ar", "tiny_ar")
 SOURCES = {"suite": "suite.tasks.0.source=rows.jsonl", "data": "data.source=rows.jsonl"}  # files of the user's
 RECIPES = {"learn2pd": "train_filter", "minibatch": "train_filter", "fast_dllm_v2": "train", "tiny": "train"}
-RECIPES |= {name: "train" for name in ("tiny_vision", "smollm2_ar", "smollm2_block", "smollm2_draft")}
+RECIPES |= {
+    name: "train"
+    for name in ("tiny_text", "tiny_ar", "tiny_block", "tiny_vision", "smollm2_ar", "smollm2_block", "smollm2_draft")
+}
 OTHER_ROOTS = {"objective": "train", "data": "train", "filter": "train_filter"}
 
 

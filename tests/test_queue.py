@@ -204,10 +204,12 @@ class Watched(DiffusionGenerator):
     turns_left: int = 10**6
     given: list[int] = field(default_factory=list)
 
-    def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
-        self.given.append(len(requests))
-        yield from itertools.islice(super().stream(requests, slots), self.turns_left)
-        if self.turns_left < 10**6:
+    def stream(self, requests: Sequence[Request], slots: int, *limits: Any, **more: Any) -> Iterator[Turn[Generation]]:
+        is_warm_up = bool(more)
+        turns = super().stream(requests, slots, *limits, **more)
+        self.given.extend([] if is_warm_up else [len(requests)])
+        yield from turns if is_warm_up else itertools.islice(turns, self.turns_left)
+        if self.turns_left < 10**6 and not is_warm_up:
             raise KeyboardInterrupt
 
 

@@ -113,7 +113,7 @@ def test_a_run_goes_on_to_a_larger_limit(cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["decoder=sledgehammer"], "decoder=sledgehammer is not there; `python -m parallelbench list`"),
+        (["decoder=sledgehammer"], "decoder=sledgehammer is not there; `parallelbench list decoder`"),
         (["decoder=credit", "decoder.rule.tau=-1.0"], "tau=-1.0 of Threshold; give a number in (0, 1e6]"),
         (["decoder=fixed", "decoder.rule.k=0"], "k=0 of FixedK; give a whole number"),
         (["decoder=wino", "cache=dual"], "needs cache=none"),
@@ -292,7 +292,7 @@ def test_choices_are_listed(cli) -> None:
         "model=tiny",
         "suite=default",
         "limit=50",
-        "puzzle/sudoku_n4]",
+        "puzzle/sudoku_n4",
     ):
         assert choice in out
     assert cli("frobnicate")[0] == 2
