@@ -2,7 +2,8 @@
 # Trains the shipped model: twelve tasks from random weights, a second stage with more Latin squares, which come last, a
 # third with the text tasks, other wordings, wider responses and blocks, and a fourth with more text.
 #   bash scripts/train_tiny.sh [OUT_DIR]
-# About five hours on two CPU cores; interrupted, it goes on from its last checkpoint. The result is OUT_DIR/fourth/model.
+# The shipped weights are those of the second stage. About an hour on two CPU cores for the first two stages, and five on
+# one crowded core for the others; interrupted, it goes on from its last checkpoint. The result is OUT_DIR/fourth/model.
 set -euo pipefail
 out=${1:-results/runs/train-tiny}
 [ -f "$out/first/model/training.json" ] || python scripts/train.py objective=mdlm out_dir="$out/first"

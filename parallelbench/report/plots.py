@@ -33,8 +33,7 @@ Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to point
 
 
 def quality_against_tpf(curves: Curves, title: str, named: bool = False) -> Figure:
-    """Points joined in order of tpf, with both 95 % intervals; each point says its knob. named: a curve of one point
-    says its name there, and not in the legend."""
+    """Points joined in order of tpf, with both 95 % intervals; each says its knob. named: a lone one says its curve."""
     figure, axes = plt.subplots(figsize=(10, 8) if named else (7.5, 4.8), layout="constrained")
     labels = _draw_curves(axes, curves, list(curves), prominent=True, named=named)
     axes.set(xlabel="tokens per forward (before EOS), log scale", ylabel="score, %", title=title)
@@ -116,7 +115,10 @@ def _draw_curves(
             xerr=_bars([p[1] for p in points]),
             yerr=100 * _bars([p[2] for p in points]),
             label="_" * (named and len(points) == 1) + name,  # the legend shows none with a dash in front
-            **{"color": color, "marker": marker, "linestyle": line, "ecolor": (color, 0.4 if named else 1.0)},
+            color=color,
+            ecolor=(color, 0.4 if named else 1.0),
+            marker=marker,
+            linestyle=line,
             markersize=6 if prominent else 4,
             elinewidth=0.7,
             capsize=2 if prominent else 0,
