@@ -327,7 +327,7 @@ def test_a_report_puts_autoregressive_runs_beside_diffusion(cli, tmp_path: Path,
         slowest = nfe.get("fixed k=1 model=tiny" if "tiny" in name else "ar", 0)
         if name in nfe:
             assert float(cells[-1].strip("x| ")) == pytest.approx(slowest / nfe[name], rel=0.02)
-    assert "| prompt_lookup |" in text  # one curve in the table of speeds at equal quality
+    assert "No level is reached by ar, prompt_lookup." in text  # one curve each; a random model writes no lists
     assert (tmp_path / "page" / "quality_tpf.png").stat().st_size > 10_000
 
 
