@@ -15,9 +15,9 @@ def agreement(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"],
     the same samples they are drawn together. n: samples behind a mean. None: all methods of a setting have the same
     mean.
 
-    Noise swaps methods that lie closer together than its standard deviation. There are about as many pairs of these as
-    it is large, and each pulls tau towards 0; twice the deviation pulls it as far again. So each limit is the outer one
-    of two: of 95 % of the resamples, and of the basic bootstrap with resamples sqrt(3) times as far from the data, which
+    Noise swaps methods that lie closer together than its standard deviation. The number of such pairs is proportional
+    to it, and each pulls tau towards 0; so twice the deviation pulls tau as far again. Each limit is the outer one of
+    two: of 95 % of the resamples, and of the basic bootstrap with resamples sqrt(3) times as far from the data, which
     have twice its noise.
     """
     taus = _taus(first, second)
