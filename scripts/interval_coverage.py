@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
 
 import numpy as np
 from scipy.special import ndtr
@@ -354,7 +355,7 @@ def _ranks() -> Iterator[Setting]:
         rng = np.random.default_rng(3)
         one, other = rng.normal(size=(2, count))
         edges = narrow * np.concatenate([one, common * one + np.sqrt(1 - common**2) * other])
-        truth = float(kendalltau(edges[:count], edges[count:])[0])
+        truth = cast(float, kendalltau(edges[:count], edges[count:])[0])
         data = f"{count} decoders, {100 * ndtr(-narrow):.0f} to {100 * ndtr(narrow):.0f} % right, tau {truth:.2f}"
         for samples in (4, 10, 50):
 
