@@ -9,7 +9,6 @@ import json
 import os
 from pathlib import Path
 
-import hydra
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -18,7 +17,7 @@ from transformers import GenerationConfig
 
 from dllm.causal import CausalLM
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
-from parallelbench.wiring.exits import explained
+from parallelbench.wiring.overrides import run_script
 
 
 def answers(model: CausalLM, prompts: list[str], config: DictConfig) -> list[str | None]:
@@ -46,11 +45,9 @@ def answers(model: CausalLM, prompts: list[str], config: DictConfig) -> list[str
     return found
 
 
-@hydra.main(version_base=None, config_path="pkg://conf", config_name="answer")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
-    with explained():
-        write_answers(config)
+    write_answers(config)
 
 
 def write_answers(config: DictConfig) -> None:
@@ -83,4 +80,4 @@ def write_answers(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script("answer", main)

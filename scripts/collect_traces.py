@@ -7,7 +7,6 @@ forward first, then with the decoder; `decoders/traces.py` says what is kept. Ki
 
 from pathlib import Path
 
-import hydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from tqdm import trange
@@ -16,8 +15,7 @@ from decoders.loop import ONE_TOKEN, decode
 from decoders.traces import Recorder, open_traces, read_references, shard_path, step_bytes, write_shard
 from dllm.training.start import start_from
 from parallelbench.run.generator import DiffusionGenerator
-from parallelbench.wiring.conf import CONF
-from parallelbench.wiring.exits import explained
+from parallelbench.wiring.overrides import run_script
 
 
 def collect(config: DictConfig) -> Path:
@@ -70,11 +68,9 @@ def collect(config: DictConfig) -> Path:
     return folder
 
 
-@hydra.main(version_base=None, config_path=str(CONF), config_name="collect_traces")
 def main(config: DictConfig) -> None:
-    with explained():
-        print(collect(config))
+    print(collect(config))
 
 
 if __name__ == "__main__":
-    main()
+    run_script("collect_traces", main)

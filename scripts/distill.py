@@ -7,11 +7,9 @@ fine-tuning on the same data. Killed at any point, the same command goes on. The
 layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weights.
 """
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
-import hydra
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -30,8 +28,9 @@ from parallelbench.run.job import prepare
 from parallelbench.run.processes import Processes, join
 from parallelbench.run.resume import open_job
 from parallelbench.training.trajectories import correct_trajectories, train_tasks
-from parallelbench.wiring.conf import CONF
-from parallelbench.wiring.exits import explained
+from parallelbench.training.usage import adapted, parts
+from parallelbench.wiring.command import trained
+from parallelbench.wiring.overrides import run_script
 
 TRAJECTORY_KEYS = (
     "model",
@@ -48,11 +47,9 @@ TRAJECTORY_KEYS = (
 )
 
 
-@hydra.main(version_base=None, config_path=str(CONF), config_name="distill")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
-    with explained():
-        distill(cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)))
+    distill(cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)))
 
 
 def distill(config: dict[str, Any]) -> None:
@@ -88,10 +85,11 @@ def distill(config: dict[str, Any]) -> None:
     if not processes.is_main:
         return
     folder = Path(config["out_dir"]) / ("model" if lora is None else "adapter")
+    started = config["model"] if config["init"] is None else {"name_or_path": config["init"], "spec": config["spec"]}
     if lora is None:
         save(model, folder)
     else:
-        lora.save(model, folder, config["init"] or config["model"]["name_or_path"])
+        lora.save(model, folder, started["name_or_path"])
     record = {
         "config": settings,
         "trajectories": {"decoded": len(run.records), "kept": len(data.prompts), "by": run.info["identity"]},
@@ -104,7 +102,10 @@ def distill(config: dict[str, Any]) -> None:
         **provenance(),
     }
     replace_file(folder / "training.json", to_json(record, indent=2) + "\n")
-    print(json.dumps(record["final_loss"]), folder)
+    weights = {"name_or_path": str(folder)}
+    if lora is not None:
+        weights = adapted(model, started["name_or_path"], started.get("adapter"), folder, started.get("spec"))
+    print(trained(folder, f"training loss of {report.final_loss:.4f}", parts(model), weights))
 
 
 def starting_model(config: dict[str, Any]) -> DiffusionLM:
@@ -148,4 +149,4 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: P
 
 
 if __name__ == "__main__":
-    main()
+    run_script("distill", main)

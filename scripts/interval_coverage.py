@@ -1,7 +1,7 @@
 """How often each printed 95 % interval holds the truth, as the table of docs/intervals.md.
 
 `python scripts/interval_coverage.py [REPETITIONS [KIND ...]]`; the kinds are scores, forwards, seconds, differences,
-ratios and curves, all if none is named.
+ratios, curves and ranks, all if none is named.
 
 Every setting draws data whose truth is known, as often as asked, and makes the intervals as the reports do.
 """
@@ -10,15 +10,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
 
 import numpy as np
+from scipy.special import ndtr
+from scipy.stats import kendalltau
 
 from parallelbench.records.record import Record
 from parallelbench.report.compare import compare
+from parallelbench.stats.agreement import agreement
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import Means, Paired, marks, means
-from parallelbench.stats.resampling import interval, lead
+from parallelbench.stats.resampling import interval, lead, resampled
 from parallelbench.stats.speed_at_quality import speed_at, speed_value
 from parallelbench.stats.sweeps import area, aups, oracle, pbx
 
@@ -342,6 +346,31 @@ def _curves() -> Iterator[Setting]:
             yield Setting(data, str(n), draw, truths, times=0.25)
 
 
+# ---- Two folders of runs: analyze compare, wordings
+
+
+def _ranks() -> Iterator[Setting]:
+    """Decoders in two settings with 12 tasks: right or wrong, samples of a place equally hard for all of them."""
+    for count, narrow, common in ((39, 1.0, 0.95), (39, 0.3, 0.95), (39, 0.3, 0.3), (7, 0.8, 0.6)):
+        rng = np.random.default_rng(3)
+        one, other = rng.normal(size=(2, count))
+        edges = narrow * np.concatenate([one, common * one + np.sqrt(1 - common**2) * other])
+        truth = cast(float, kendalltau(edges[:count], edges[count:])[0])
+        data = f"{count} decoders, {100 * ndtr(-narrow):.0f} to {100 * ndtr(narrow):.0f} % right, tau {truth:.2f}"
+        for samples in (4, 10, 50):
+
+            def draw(
+                rng: np.random.Generator, edges: np.ndarray = edges, count: int = count, samples: int = samples
+            ) -> dict[str, Value | None]:
+                hard, own = rng.normal(size=12 * samples), rng.normal(size=(len(edges), 12 * samples))
+                right = (hard + own < np.sqrt(2) * edges[:, None]).astype(float)
+                flat = np.ones((1, len(edges)))
+                (drawn,) = resampled(right[None], np.array(_tasks(12, samples)), flat, flat)
+                return {"tau": agreement(drawn[:, :count], drawn[:, count:], 12 * samples)}
+
+            yield Setting(data, f"12 x {samples}", draw, {"tau": truth}, times=0.25)
+
+
 def rows(repetitions: int, kinds: Sequence[str]) -> Iterator[tuple[str, str, str, float]]:
     """Interval, data, size and coverage of every setting of the kinds."""
     for kind in kinds:
@@ -367,6 +396,7 @@ KINDS = {
     "differences": _differences,
     "ratios": _ratios,
     "curves": _curves,
+    "ranks": _ranks,
 }
 
 if __name__ == "__main__":

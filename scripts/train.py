@@ -6,12 +6,10 @@ out_dir/checkpoint when killed. The result is out_dir/model in Hugging Face layo
 training.json beside the weights; it holds the record of the model that the training started from, where that has one.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import hydra
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -33,17 +31,16 @@ from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.training.mixture import SCAFFOLD, TaskStream, phrases, special_ids
 from parallelbench.training.sources import ByLength, Stream
-from parallelbench.wiring.conf import CONF
-from parallelbench.wiring.exits import explained
+from parallelbench.training.usage import adapted, parts
+from parallelbench.wiring.command import trained
+from parallelbench.wiring.overrides import run_script
 
 RECORD = "training.json"
 
 
-@hydra.main(version_base=None, config_path=str(CONF), config_name="train")
 def main(config: DictConfig) -> None:
     torch.set_num_threads(config.threads)
-    with explained():
-        train(cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)))
+    train(cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)))
 
 
 def train(config: dict[str, Any]) -> None:
@@ -142,7 +139,11 @@ def train(config: dict[str, Any]) -> None:
         "starts": [parse_json(line) for line in starts.read_text(encoding="utf-8").splitlines()],
     }
     replace_file(result / RECORD, to_json(record, indent=2) + "\n")
-    print(json.dumps(record["final_loss"]), result)
+    loss = ("training", report.final_loss) if report.validation is None else ("validation", report.validation)
+    weights = {"name_or_path": str(result)}
+    if lora is not None:
+        weights = adapted(model, config["init"], config["adapter"], result, config["spec"])
+    print(trained(result, "{} loss of {:.4f}".format(*loss), parts(model), weights))
 
 
 def ancestor(init: str, adapter: Any) -> dict[str, Any]:
@@ -169,4 +170,4 @@ def tokens_seen(stream: Stream, batches: int, sample: int = 100) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_script("train", main)

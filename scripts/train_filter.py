@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import hydra
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -21,8 +20,7 @@ from decoders.traces import read_traces
 from dllm.training.fit import fit
 from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
-from parallelbench.wiring.conf import CONF
-from parallelbench.wiring.exits import explained
+from parallelbench.wiring.overrides import run_script
 
 CUT = 0.9  # the authors watch the rate of false acceptances here
 
@@ -92,11 +90,9 @@ def quality(network: nn.Module, inputs: Tensor, labels: Tensor, counts: Tensor) 
     return {name: round(float(value), 5) for name, value in values.items()}
 
 
-@hydra.main(version_base=None, config_path=str(CONF), config_name="train_filter")
 def main(config: DictConfig) -> None:
-    with explained():
-        print(json.dumps(train(config), indent=2))
+    print(json.dumps(train(config), indent=2))
 
 
 if __name__ == "__main__":
-    main()
+    run_script("train_filter", main)

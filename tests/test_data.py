@@ -166,3 +166,6 @@ def test_trajectories_come_from_rows_that_are_not_the_benchmark_s(tmp_path: Path
     assert checked.score(sample, "So it is 1.")["score"] == 1 and checked.score(sample, "It is 7")["score"] == 0
     with pytest.raises(ValueError, match="name their column with answer="):
         Prompts(source, check="number")
+    for key, columns in (("prompt", {}), ("answer", {"prompt": "question", "answer": "reply"})):
+        with pytest.raises(ValueError, match=rf"no field '\w+'; choose suite.tasks.0.{key}= from question, answer"):
+            Prompts(source, **columns).samples(2, 0)

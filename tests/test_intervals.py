@@ -28,6 +28,7 @@ FEW = [  # kind, interval, data, size, the least and the most that may hold the 
     ("differences", "B - A", "10 % worse, 10 % better", "50", 0.89, 0.995),
     ("ratios", "NFE B/A", "B takes 0 to 3 forwards fewer", "12 x 50", 0.89, 1),
     ("ratios", "NFE B/A", "B takes fewer, A 32 on 3 % of samples", "50", 0.93, 1),
+    ("ranks", "tau", "39 decoders, 38 to 62 % right, tau 0.81", "12 x 10", 0.83, 1),  # a percentile interval: never
 ]
 
 
@@ -72,7 +73,8 @@ def test_tasks_of_one_sample_are_one_stratum() -> None:
 
 @pytest.mark.parametrize(("kind", "name", "data", "size", "least", "most"), FEW)
 def test_intervals_hold_the_truth(kind: str, name: str, data: str, size: str, least: float, most: float) -> None:
-    """100 draws: of 95 %, 89 to 100 are within three standard errors, so the ranges are of what must not come back."""
+    """100 draws, or 25: of 95 %, 89 to 100 are within three standard errors, so the ranges are of what must not come
+    back."""
     setting = next(s for s in SCRIPT["KINDS"][kind]() if (s.data, s.size) == (data, size))
     assert least <= setting.coverage(100)[name] <= most
 
@@ -85,7 +87,7 @@ def test_every_printed_interval_holds_the_truth_as_often_as_the_docs_say(kind: s
         if (cells := re.fullmatch(r"\| (.+) \| (.+) \| (\S*\d+.*: .+) \|", line)) is not None:
             sizes = (cell.split(": ") for cell in cells[3].split("; "))
             told |= {(cells[1], cells[2], size): int(share) for size, share in sizes}
-    times = 50 if kind == "curves" else 200  # or more
+    times = 50 if kind in ("curves", "ranks") else 200  # or more
     for name, data, size, share in SCRIPT["rows"](200, [kind]):
         error = 100 * sqrt(max(share * (1 - share), 0.01) * 2 / times)
         assert abs(100 * share - told[name, data, size]) < 3.5 * error

@@ -170,6 +170,13 @@ def check_with_axe(page: Page) -> None:
 def test_a_narrow_page_hides_nothing(opened: tuple[Page, list[Run], list[str]]) -> None:
     page, _, _ = opened
     page.set_viewport_size({"width": 380, "height": 800})
+    tables = page.locator(".fold table")
+    assert tables.count() == 5 and not any(table.is_visible() for table in tables.all())
+    page.get_by_text("All runs", exact=True).click()
+    for link in ("Tasks", "Sweeps", "Compare"):
+        page.get_by_role("link", name=link).click()
+    for table in ("runs-table", "task-table", "sweep-table", "compare-table"):
+        expect(page.locator(f"#{table}")).to_be_visible()
     page.get_by_label("threshold", exact=True).check()
     page.click("#differing summary")
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
@@ -183,6 +190,11 @@ def test_a_narrow_page_hides_nothing(opened: tuple[Page, list[Run], list[str]]) 
     assert heads == page.locator("#runs-table thead th").all_text_contents()[1:]
     page.emulate_media(color_scheme="dark")
     check_with_axe(page)
+    page.get_by_text("All runs", exact=True).click()
+    expect(page.locator("#runs-table")).not_to_be_visible()
+    page.set_viewport_size({"width": 1280, "height": 800})  # where nothing says that it is folded, nothing is
+    expect(page.locator("#runs-table")).to_be_visible()
+    expect(page.get_by_text("All runs", exact=True)).not_to_be_visible()
 
 
 def test_nothing_in_the_data_runs_and_all_of_it_is_text(opened: tuple[Page, list[Run], list[str]]) -> None:

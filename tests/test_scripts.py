@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import dllm
+from parallelbench.training.usage import adapted, parts
+from parallelbench.wiring.command import trained
 from parallelbench.wiring.menu import COMMANDS
 from parallelbench.wiring.overrides import check_overrides
 
@@ -47,6 +50,51 @@ def test_a_step_asks_for_few_operations() -> None:
     bench = runpy.run_path(str(ROOT / "scripts" / "bench" / "operations.py"))
     loop, model = bench["split"](bench["count"](1, "none", "threshold"))
     assert loop <= 90 and model <= 29
+
+
+@pytest.mark.usefixtures("as_a_user_has_it")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train fit.stepz=3", "fit.stepz is no setting of this run; the nearest is fit.steps, and `python scripts/tra"),
+        ("train recipe=tinny", "recipe=tinny is not there; the nearest is recipe=tiny, and `ls conf/recipe` shows"),
+        ("train fit.steps=many", "steps='many'"),
+        ("train fit.steps=[3", "fit.steps=[3 is not in Hydra's grammar"),
+        ("distill limt=3", "limt is no setting of this run; the nearest is limit"),
+        ("collect_traces decoder=orcle", "decoder=orcle is not there; the nearest is decoder=oracle"),
+        ("collect_traces decoder=threshold decoder.rule.tau=high", "tau='high'"),
+        ("train_filter filter=blok", "filter=blok is not there; the nearest is filter=block"),
+        ("answer prompt=a prompst=b", "prompst is no setting of this run; the nearest is prompt"),
+    ],
+)
+def test_a_slip_of_the_pen_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    message: str,
+) -> None:
+    name, *words = arguments.split()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(ROOT / "scripts" / f"{name}.py"), run_name="__main__")
+    told = capsys.readouterr()
+    assert stop.value.code == 2 and told.out == "" and len(told.err.splitlines()) == 1, told.err
+    assert told.err.startswith("error: ") and message in told.err and not [*tmp_path.iterdir()]
+
+
+def test_the_command_that_decodes_with_an_adapter_exists() -> None:
+    model = dllm.load("tiny-block")
+    words = adapted(model, "tiny-block", "first", Path("out/second"), {"block": 8})
+    _, _, told = trained(Path("out/second"), "training loss of 0.1", parts(model), words).partition("with it: ")
+    line = shlex.split(told)
+    check_overrides(line[4:])
+    spec = f"+model.spec={{block: 8,mask_id: {model.spec.mask_id}}}"
+    assert line[4:] == [
+        *("model=local", "cache=block", "block_length=8", "stop=block_eos", "model.name_or_path=tiny-block"),
+        *("+model.adapter=[first,out/second]", spec),
+    ]
 
 
 @pytest.mark.parametrize("name", BENCHES)

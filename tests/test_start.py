@@ -148,6 +148,7 @@ def test_drafts_only_leave_the_stock_model_as_it_is_and_resume_to_the_same_weigh
     for out in ("whole", "again"):
         done = script(tmp_path, "train.py", *common, f"out_dir={out}")
         assert done.returncode == 0, done.stderr
+    assert "an embedding of MASK, which it lacks" in done.stdout
     whole, again = (tmp_path / out / "adapter" / "adapter_model.safetensors" for out in ("whole", "again"))
     assert whole.read_bytes() == again.read_bytes() and "mask_embedding" in load_file(whole)
     other = script(tmp_path, "train.py", *common, "fit.adamw_lr=0.5", "out_dir=whole")

@@ -50,7 +50,7 @@ def test_claims_are_those_of_the_samples(runs: list[Run], tmp_path: Path) -> Non
     page = SCRIPT["start_page"](tmp_path)
     row = compare(pair([runs[0], runs[1]]))[ALL]
     assert f"<li>fixed tau=4: {row.difference.text('+.1f')} points over {row.n} samples" in page
-    assert f"in {row.nfe_ratio.text('.3f')} times the forwards of fixed tau=1" in page
+    assert f"in {row.nfe_ratio.text('.0f', 100)} % of the forwards of fixed tau=1" in page
     worst = min(TASKS[:2], key=lambda task: compare(pair([runs[0], runs[1]]))[task].difference.value)
     assert f"fixed tau=4 loses most on {worst}" in page
     equal = equal_quality(runs, curve_names(run_names(runs), runs))
@@ -68,6 +68,8 @@ def test_what_cannot_be_told_is_left_out(runs: list[Run], tmp_path: Path, capsys
     (tmp_path / "learned").mkdir()
     (tmp_path / "learned" / "report.html").write_text("<p>of another version</p>")
     page = SCRIPT["start_page"](tmp_path)
+    assert "threshold tau=0.7 on tiny: " in page and "the forwards of fixed tau=1 on tiny; " in page
+    assert SCRIPT["on_model"]({"name": "ar model=tiny_ar n=1", "model": "tiny-ar"}) == "ar n=1 on tiny-ar"
     assert 'id="verified"' in page and 'id="first-look"' not in page and 'id="learned"' not in page
     assert "learned/report.html is no page of this version" in capsys.readouterr().err
 

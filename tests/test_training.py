@@ -393,15 +393,20 @@ def test_the_training_command_trains_and_continues(tmp_path) -> None:
     script = Path(__file__).parent.parent / "scripts" / "train.py"
     small = ["fit.steps=2", "data.batch_size=2", "model.width=16", "model.heads=2", "model.layers=1", "threads=1"]
 
-    def train(*arguments: str) -> None:
+    def train(*arguments: str) -> str:
         command = [sys.executable, str(script), "objective=mdlm", *small, *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+        return done.stdout
 
     train("out_dir=first")
-    train("out_dir=second", "init=first/model", "seed=1", "fit.muon_lr=0", "fit.adamw_lr=0")
+    said = train("out_dir=second", "init=first/model", "seed=1", "fit.muon_lr=0", "fit.adamw_lr=0")
     record = json.loads((tmp_path / "second" / "model" / "training.json").read_text())
     assert record["steps"] == 2 and record["config"]["model"]["model"]["config"]["seed"] == 0
+    with_it = "python -m parallelbench run model=local model.name_or_path=second/model"
+    assert said == (
+        f"second/model has a validation loss of {record['validation_loss']:.4f}; this decodes with it: {with_it}\n"
+    )
     canvas, prompt_len = torch.randint(6, 90, (1, 12)), torch.tensor([4])
     first, second = (
         dllm.load(tmp_path / name / "model").full_logits(canvas, prompt_len) for name in ("first", "second")

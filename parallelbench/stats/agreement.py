@@ -1,5 +1,7 @@
 """Whether two settings rank the same methods alike: a rank correlation of means, with an interval over samples."""
 
+import math
+
 import numpy as np
 from jaxtyping import Float
 
@@ -10,15 +12,28 @@ def agreement(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"],
     """Kendall's tau-b of m methods' means in two settings: 1 is the same ranking, -1 the opposite one, 0 no relation.
 
     Row 0 of each is the data, the others are resamples, as `resampling.resampled` makes them; where both settings have
-    the same samples they are drawn together. n: samples behind a mean. The interval has 95 % of the resamples. These
-    are noisier than the data, so ranks that chance decides pull it towards 0. None: all methods of a setting have the
-    same mean.
+    the same samples they are drawn together. n: samples behind a mean. None: all methods of a setting have the same
+    mean.
+
+    Noise swaps methods that lie closer together than its standard deviation. The number of such pairs is proportional
+    to it, and each pulls tau towards 0; so twice the deviation pulls tau as far again. Each limit is the outer one of
+    two: of 95 % of the resamples, and of the basic bootstrap with resamples sqrt(3) times as far from the data, which
+    have twice its noise.
     """
+    taus = _taus(first, second)
+    value = float(taus[0])
+    if math.isnan(value):
+        return None
+    noisier = _taus(*(means[:1] + math.sqrt(3) * (means - means[:1]) for means in (first, second)))
+    low, high = np.nanquantile(taus[1:], [MISS, 1 - MISS])
+    least, most = np.nanquantile(noisier[1:], [MISS, 1 - MISS])
+    limits = min(value, low, 2 * value - most), max(value, high, 2 * value - least)
+    return Value(value, max(-1.0, float(limits[0])), min(1.0, float(limits[1])), n)
+
+
+def _taus(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"]) -> Float[np.ndarray, " b"]:
+    """Of each row; nan where all methods of a setting tie."""
     low, high = np.triu_indices(first.shape[1], 1)
     signs = [np.sign((means[:, high] - means[:, low]).round(9)) for means in (first, second)]
     ordered = np.sqrt(np.abs(signs[0]).sum(1) * np.abs(signs[1]).sum(1))  # pairs that are no ties
-    if ordered[0] == 0:
-        return None
-    taus = (signs[0] * signs[1]).sum(1) / np.where(ordered > 0, ordered, np.nan)
-    limits = np.nanquantile(taus[1:], [MISS, 1 - MISS])
-    return Value(float(taus[0]), min(float(taus[0]), float(limits[0])), max(float(taus[0]), float(limits[1])), n)
+    return (signs[0] * signs[1]).sum(1) / np.where(ordered > 0, ordered, np.nan)

@@ -1,10 +1,11 @@
-"""From a run back to the command that repeats it."""
+"""From a run back to the command that repeats it, and from trained weights to the command that decodes with them."""
 
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
@@ -28,6 +29,18 @@ def command(run: Run) -> str:
     return shlex.join(["python", "-m", "parallelbench", "run", *choices, *overrides])
 
 
+def trained(weights: Path, loss: str, parts: Sequence[str], model: Mapping[str, object]) -> str:
+    """What a training has to say at its end. loss: in words. parts: what is chosen of each group to decode with the
+    weights. model: further settings of the model; none where no model that can be loaded has a row for MASK."""
+    if not model:
+        return f"{weights} has a {loss}; it fits its model once that has an embedding of MASK, which it lacks"
+    values = [
+        f"{'' if key == 'name_or_path' else '+'}model.{key}={_hydra_value(value)}" for key, value in model.items()
+    ]
+    shown = shlex.join(["python", "-m", "parallelbench", "run", *parts, *values])
+    return f"{weights} has a {loss}; this decodes with it: {shown}"
+
+
 @lru_cache
 def _usual(choices: tuple[str, ...]) -> Mapping[str, object]:
     """The settings that choices alone give; the runs of a sweep share theirs."""
@@ -42,5 +55,7 @@ def _hydra_value(value: object) -> str:
     """A value in Hydra's grammar of overrides, quoted where its words would mean something."""
     if isinstance(value, list):
         return f"[{','.join(map(_hydra_value, value))}]"
-    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w/.-]*", value) and value not in WORDS
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}: {_hydra_value(item)}' for key, item in value.items())}}}"
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w/.-]*", value) and value not in WORDS
     return str(value) if plain else json.dumps(value)

@@ -1,10 +1,13 @@
 """Rejects settings and options that do not exist, and names the closest that do, and values that a setting cannot have:
 before a sweep writes any file, and before anything that decodes is imported."""
 
+import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 from conf.knobs import Count, Knobs, Number, check, check_blocks, check_named
 from parallelbench.records.facts import flatten
 from parallelbench.tasks.base import Seed
-from parallelbench.wiring.catalogue import CONF
-from parallelbench.wiring.conf import in_one_sentence, make_part
+from parallelbench.wiring.catalogue import CONF, RUN
+from parallelbench.wiring.conf import in_one_sentence, make_part, sentence
+from parallelbench.wiring.exits import explained
 from parallelbench.wiring.show import outline
 
 
@@ -63,6 +67,25 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) ->
                     check_values(other, fits)
 
 
+def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
+    """Calls the work of scripts/ROOT.py with conf/ROOT.yaml as the command line sets it. Ends with a sentence and an
+    exit code as `explained` does, also for a setting or option that does not exist."""
+
+    @wraps(work)
+    def task(config: DictConfig) -> None:
+        with explained(), in_one_sentence():
+            work(config)
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
+    with explained():
+        try:
+            hydra.main(version_base=None, config_path=str(CONF), config_name=root)(task)()
+        except HydraException as error:
+            words = [_values(_parsed(word))[0] for word in sys.argv[1:] if not word.startswith("-")]
+            with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
+                raise ValueError(_with_nearest(error, words, [], root)) from error
+
+
 def check_values(config: DictConfig, fits: bool) -> None:
     """Raises ValueError for a value that a plain key or a part of a composed config refuses, as far as that can be told
     without importing what decodes. fits: whether the lengths must fit each other."""
@@ -89,9 +112,9 @@ def _parts(node: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _composed(job: Sequence[str], search: Sequence[str]) -> DictConfig:
     try:
-        return hydra.compose("run", [*search, *job])
+        return hydra.compose(RUN, [*search, *job])
     except HydraException as error:
-        raise ValueError(_with_nearest(str(error), job, search)) from error
+        raise ValueError(_with_nearest(error, job, search, RUN)) from error
 
 
 def _parsed(override: str) -> Override:
@@ -109,20 +132,24 @@ def _values(override: Override) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
 
 
-def _with_nearest(text: str, job: Sequence[str], search: Sequence[str]) -> str:
+def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[str], root: str) -> str:
     """Hydra's message for an override that fits nothing. A likely slip of the pen gets one of ours."""
+    text = str(error)
+    pages = ("parallelbench run --help", "parallelbench list {}")
+    page, folder = pages if root == RUN else (f"python scripts/{root}.py --help", "ls conf/{}")
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
-    option = re.match(r"In 'run': Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']+':([^:]*)\n", text)
+    option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
         wrong = key[1] or key[2]
         rest = [override for override in job if override.lstrip("~+").split("=")[0] != wrong]
-        settings = list(flatten(OmegaConf.to_container(hydra.compose("run", [*search, *rest]))))
+        settings = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))
         parents = {name.rsplit(".", i)[0] for name in settings for i in range(1, name.count(".") + 1)}
-        near = get_close_matches(wrong, [*settings, *sorted(parents), "launcher", "sink", "experiment"], 1)
-        what, where = f"{wrong} is no setting of this run", "run --help"
+        groups = ["launcher", "sink", "experiment"] if root == RUN else ["sink", "recipe"]
+        near = get_close_matches(wrong, [*settings, *sorted(parents), *groups], 1)
+        what, where = f"{wrong} is no setting of this run", page
     elif option:
         near = [f"{option[1]}={name}" for name in get_close_matches(option[2], option[3].split(), 1)]
-        what, where = f"{option[1]}={option[2]} is not there", f"list {option[1].split('/')[-1]}"
+        what, where = f"{option[1]}={option[2]} is not there", folder.format(option[1])
     else:
-        return text
-    return f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}`parallelbench {where}` shows what there is"
+        return sentence(error)
+    return f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}`{where}` shows what there is"

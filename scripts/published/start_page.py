@@ -75,9 +75,15 @@ def read_report(path: Path) -> Report:
 def against(name: str, row: Comparison, other: str) -> str:
     """What b changes against a."""
     return (
-        f"{name}: {row.difference.text('+.1f')} points over {row.n} samples, in {row.nfe_ratio.text('.3f')} times the "
-        f"forwards of {other}"
+        f"{name}: {row.difference.text('+.1f')} points over {row.n} samples, in {row.nfe_ratio.text('.0f', 100)} % of "
+        f"the forwards of {other}"
     )
+
+
+def on_model(run: Row) -> str:
+    """A run beside those of other models: "ar on tiny-ar"."""
+    name = " ".join(word for word in run["name"].split(" ") if not word.startswith("model="))
+    return f"{name} on {run['model']}"
 
 
 def of_numbers(numbers: Sequence[float]) -> Value:
@@ -91,7 +97,7 @@ def one_token(report: Report) -> Claims:
         if report.baseline(run) is run:
             row = run["tasks"][ALL]
             score = of_numbers(row["score"]).text(".1f", 100)
-            yield f"{run['model']}, {run['name']}: {score} % of {row['n']} answers are right"
+            yield f"{on_model(run)}: {score} % of {row['n']} answers are right"
 
 
 def phenomenon(report: Report) -> Claims:
@@ -160,7 +166,7 @@ def beside_one_token(report: Report) -> Claims:
             if row.better + row.worse == 0
             else f"{row.worse} answers are worse, {row.better} better"
         )
-        yield f"{against(run['name'], row, ' '.join([baseline['model'], baseline['name']]))}; {alike}"
+        yield f"{against(on_model(run), row, on_model(baseline))}; {alike}"
 
 
 def in_theory(folder: Path) -> Claims:

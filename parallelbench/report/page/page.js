@@ -174,10 +174,22 @@
     link.addEventListener("click", (event) => {
       event.preventDefault();
       section = link.hash.slice(1);
-      $(section).scrollIntoView();
+      go();
       keep();
     });
   }
+
+  // ---- On a narrow screen each row is a card, so tables of many are folded until a reader asks for them
+
+  const narrow = matchMedia("(max-width: 40rem)");
+  function fold() {
+    for (const one of document.querySelectorAll(".fold")) one.open = !narrow.matches || Math.max(runs.length, data.tasks.length) <= 5;
+  }
+  function go() {
+    for (const one of $(section).querySelectorAll(".fold")) one.open = true;
+    $(section).scrollIntoView();
+  }
+  narrow.addEventListener("change", fold);
 
   // ---- The page as it opens
 
@@ -216,9 +228,10 @@
     update();
     if (runs.length > 1) showPair();
     showSamples();
-    if (section && $(section)) requestAnimationFrame(() => $(section).scrollIntoView());
+    if (section && $(section)) requestAnimationFrame(go);
   }
   open();
+  fold();
   addEventListener("hashchange", open);
   for (const type of ["change", "input"]) document.querySelector("main").addEventListener(type, () => setTimeout(keep));
 })();
