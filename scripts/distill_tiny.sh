@@ -9,11 +9,11 @@
 # objective.consistency=0 are the ablations, each with an OUT_DIR of its own.
 set -euo pipefail
 out=${1:-results/runs/distill-tiny}
-rounds=${2:-3}
+rounds=${2:-4}
 shift $(($# < 2 ? $# : 2))
 model=tiny
 for round in $(seq "$rounds"); do
-  objective=("objective.certainty=$([ "$round" -lt "$rounds" ] && echo 0.5 || echo 1)")
+  objective=("objective.certainty=$([ "$round" -lt 3 ] && echo 0.5 || echo 1)")
   [[ " $*" == *" objective"* ]] && objective=()
   [ -f "$out/$round/model/training.json" ] || python scripts/distill.py model=local model.name_or_path="$model" \
     decoder=threshold decoder.rule.tau=0.99 data_seed=$((2147484647 + round)) out_dir="$out/$round" name="round-$round" \

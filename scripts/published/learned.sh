@@ -7,7 +7,7 @@ set -euo pipefail
 runs=${1:-results/runs/learned}
 report=${2:-results/published/learned}
 limit=${3:-100}
-bash scripts/distill_tiny.sh results/runs/distill-full 1 objective.certainty=0.5
+bash scripts/distill_tiny.sh results/runs/distill-full 1
 bash scripts/distill_tiny.sh results/runs/distill-consistency 1 objective.certainty=0
 bash scripts/distill_tiny.sh results/runs/distill-certainty 1 objective.certainty=0.5 \
   objective.consistency=0
