@@ -9,7 +9,7 @@
 # objective.consistency=0 are the ablations, each with an OUT_DIR of its own.
 set -euo pipefail
 out=${1:-results/runs/distill-tiny}
-rounds=${2:-4}
+rounds=${2:-3}
 shift $(($# < 2 ? $# : 2))
 model=tiny
 for round in $(seq "$rounds"); do
