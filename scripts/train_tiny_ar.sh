@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains the shipped autoregressive baseline: tiny's tasks, tokenizer and size. Twelve tasks from random weights, then all
-# tasks in all their wordings. The shipped weights are those of the first stage.
+# tasks in all their wordings.
 #   bash scripts/train_tiny_ar.sh [OUT_DIR]
 # About two hours on one CPU core; interrupted, it goes on from its last checkpoint. The result is OUT_DIR/second/model.
 set -euo pipefail

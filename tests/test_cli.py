@@ -169,7 +169,7 @@ def test_show_says_what_a_choice_is(cli) -> None:
     code, out, _ = cli("show", "suite", "official_v2")
     assert code == 0 and re.search(r"^  gen_length=null$", out, re.MULTILINE)
     code, out, _ = cli("show", "model", "tiny")
-    assert code == 0 and "num_hidden_layers        5" in out and "4.4 MB" in out
+    assert code == 0 and "num_hidden_layers        5" in out and "5.5 MB" in out
 
 
 def test_the_list_says_what_was_verified_of_each_model(cli) -> None:

@@ -36,12 +36,12 @@ def test_words_of_the_text_tasks_and_fixed_texts_of_wordings_become_tokens():
 def test_added_tokens_change_nothing_for_the_old_ones():
     old, new = dllm.load("tiny"), dllm.load("tiny")
     first = len(old.tokenizer)
-    add_tokens(new, phrases(templates=(0, 2)), seed=0)
+    full = " Draw a zebra on the quay."
+    add_tokens(new, [full, *(f" zebra{i}" for i in range(100))], seed=0)
     assert len(new.tokenizer) == new.vocab_size > first
     prompt = '["Ada Bach"]\nThese people wait at the service desk. Write the line exactly as it stands.'
     assert new.encode(prompt) == old.encode(prompt)
-    full = ASKED + " Give the result as a list of the same form and say nothing else. This is the queue:\n"
-    assert len(new.encode(full)) == 1 and len(old.encode(full)) == len(full)
+    assert len(new.encode(full)) == 1 and len(old.encode(full)) > 4
     canvas, prompt_len = torch.tensor([[7, 30, 40, old.spec.mask_id]]), torch.tensor([2])
     logits = new.full_logits(canvas, prompt_len)
     torch.testing.assert_close(logits[..., :first], old.full_logits(canvas, prompt_len))
@@ -97,5 +97,5 @@ def test_tokens_are_refused_for_wordings_that_are_not_there_and_where_mask_stand
         phrases(templates=(9,))
     model = dllm.load("tiny")
     model.spec = replace(model.spec, mask_id=len(model.tokenizer))
-    with pytest.raises(ValueError, match="has MASK behind its 282 tokens"):
+    with pytest.raises(ValueError, match="has MASK behind its 2397 tokens"):
         add_tokens(model, [" house"], seed=0)

