@@ -248,7 +248,9 @@ def test_other_weights_are_another_run(tmp_path) -> None:
 
 def test_shipped_filters_are_faster_than_a_careful_threshold_and_as_good() -> None:
     model, forwards = dllm.load("tiny"), {}
-    samples = [s for name in ("waiting_line/reverse", "puzzle/sudoku_n4") for s in builtin_tasks()[name].samples(20, 77)]
+    samples = [
+        s for name in ("waiting_line/reverse", "puzzle/sudoku_n4") for s in builtin_tasks()[name].samples(20, 77)
+    ]
     tasks = builtin_tasks()
     for name, rule in (("threshold", Threshold(0.98)), ("learn2pd", Learn2PD()), ("agreement", Agreement())):
         outs = generate(model, [s.messages for s in samples], decoder=Decoder(rule), stop=Never())
