@@ -127,6 +127,7 @@ def test_the_released_rule_writes_the_drafts_and_comes_to_an_end(model: Recurren
 )
 def test_batched_equals_alone(model: RecurrentLM, options: dict[str, Any]) -> None:
     sampler = DiffusionForcing(inner=2, eps=0.3, **options)
+    model = model.double()  # in float32 rounding can decide what is frozen
     together = sampler.decode(model, PROMPTS, [8, 5, 8])
     alone = [sampler.decode(model, [prompt], [n])[0] for prompt, n in zip(PROMPTS, [8, 5, 8], strict=True)]
     assert together == alone
