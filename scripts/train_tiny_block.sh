@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains the shipped tiny-block: tiny-ar's first stage turned into a block-diffusion LM, then all tasks in all their wordings.
-# The shipped weights are those of the first stage; the second was tried for some steps only.
 #   bash scripts/train_tiny_block.sh [OUT_DIR] [FIRST_STAGE_OF_TINY_AR]
-# About 95 minutes on one crowded core for the first stage, and perhaps 55 for the second; interrupted, it goes on from its last checkpoint. The result is OUT_DIR/second/model.
+# About 95 minutes on one crowded core for the first stage and an hour for the second; interrupted, it goes on from its last
+# checkpoint. The result is OUT_DIR/second/model.
 set -euo pipefail
 out=${1:-results/runs/train-tiny-block}
 from=${2:-results/runs/train-tiny-ar/first/model}

@@ -153,7 +153,7 @@ def test_missing_weights_are_named(folder: Path) -> None:
 def test_shipped_assets_are_small_and_safe() -> None:
     files = [path for path in ASSETS.rglob("*") if path.is_file()]
     adapters = [path for path in files if path.name == "adapter_model.safetensors"]
-    assert sum(path.stat().st_size for path in files if path not in adapters) <= 44 * 10**6  # seven models
+    assert sum(path.stat().st_size for path in files if path not in adapters) <= 40 * 10**6  # seven models
     assert all(path.stat().st_size <= 20e6 for path in adapters)
     assert sum(path.stat().st_size for path in adapters) <= 45e6
     assert {path.suffix for path in files} <= {".json", ".safetensors", ".jinja", ".md"}

@@ -88,7 +88,7 @@ def decoded(model: dllm.DiffusionLM, decoder: Decoder, **settings: Any) -> tuple
 def test_distilled_it_is_sure_of_more_tokens_at_once(tiny: dllm.DiffusionLM) -> None:
     plain = decoded(tiny, Decoder(Threshold(0.9)))
     distilled = decoded(dllm.load("tiny-dparallel"), Decoder(EntropyThreshold(0.1), confidence="entropy"))
-    assert distilled[1] > 1.35 * plain[1] and distilled[0] > plain[0] - 0.05
+    assert distilled[1] > 1.4 * plain[1] and distilled[0] > plain[0] - 0.05
 
 
 def test_turned_into_blocks_the_causal_model_writes_several_tokens_per_forward() -> None:

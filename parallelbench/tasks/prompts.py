@@ -49,12 +49,9 @@ class Prompts(Knobs):
         return {"score": float(right), "score_strict": float(right)}
 
     def _sample(self, row: Row) -> Sample:
-        for key, column in (("prompt", self.prompt), ("answer", self.answer)):
-            if column is not None and column not in row.values:
-                there = ", ".join(row.values)
-                raise ValueError(f"{row.where}: no field {column!r}; choose suite.tasks.0.{key}= from {there}")
-        target = "" if self.answer is None else row.text(self.answer)
+        prompt = row.text(self.prompt, setting="suite.tasks.0.prompt")
+        target = "" if self.answer is None else row.text(self.answer, setting="suite.tasks.0.answer")
         if self.check == "number" and read_number(target) is None:
             raise ValueError(f"{row.where}: {self.answer!r} is {target[-40:]!r}, in which there is no number")
-        messages = [{"role": "user", "content": row.text(self.prompt)}]
+        messages = [{"role": "user", "content": prompt}]
         return Sample(f"{self.name}/{row.index}", self.name, messages, {}, target, self.gen_len)

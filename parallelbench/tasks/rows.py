@@ -34,8 +34,11 @@ class Row:
     values: Mapping[str, Any]
     where: str
 
-    def text(self, *names: str) -> str:
-        """The first of the named fields that is there. Raises ValueError when none is, or when it is no text."""
+    def text(self, *names: str, setting: str = "") -> str:
+        """The first of the named fields that is there. Raises ValueError when none is, or when it is no text.
+
+        setting: which names the field, for the message.
+        """
         for name in names:
             if name in self.values:
                 if not isinstance(self.values[name], str):
@@ -43,7 +46,8 @@ class Row:
                 if re.search("[\ud800-\udfff]", self.values[name]):
                     raise ValueError(f"{self.where}: {name!r} holds half a character (a lone surrogate); mend the text")
                 return self.values[name]
-        raise ValueError(f"{self.where}: no field {' or '.join(map(repr, names))}; it has {', '.join(self.values)}")
+        choice = f"choose {setting}= from" if setting else "it has"
+        raise ValueError(f"{self.where}: no field {' or '.join(map(repr, names))}; {choice} {', '.join(self.values)}")
 
     def texts(self, name: str) -> list[str]:
         """A field that is a list of texts."""

@@ -2,7 +2,7 @@
 # What was learned beside what was not, on the shipped models and fresh samples: results/published/learned.
 #   bash scripts/published/learned.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
 # dParallel's ablations and its control are not shipped: where results/runs/distill-NAME is not there they are trained first,
-# about 10 minutes each on an idle core. The runs take about 15. Interrupted, it goes on where it stopped.
+# about 15 minutes each on an idle core. The runs take about 15. Interrupted, it goes on where it stopped.
 set -euo pipefail
 runs=${1:-results/runs/learned}
 report=${2:-results/published/learned}
