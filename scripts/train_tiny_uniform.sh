@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains the shipped tiny-uniform: tiny, taught to see noise where it saw MASK, on answers of 32 columns, then a second
-# stage with more Latin squares, which come last.
+# stage with more Latin squares and random edits, which come last.
 #   bash scripts/train_tiny_uniform.sh [OUT_DIR]
-# About ten minutes on one CPU core; interrupted, it goes on from its last checkpoint. The result is OUT_DIR/second/model.
+# About twenty minutes on one CPU core; interrupted, it goes on from its last checkpoint. The result is OUT_DIR/second/model.
 set -euo pipefail
 out=${1:-results/runs/train-tiny-uniform}
 train() {
@@ -12,4 +12,5 @@ train() {
 [ -f "$out/first/model/training.json" ] || train init=tiny out_dir="$out/first" \
   fit.steps=1200 fit.muon_lr=0.006 fit.adamw_lr=0.003 fit.decay=0.9
 train init="$out/first/model" out_dir="$out/second" seed=1 data.seed=2147483649 \
-  "data.weights={puzzle/latin_square_n4: 10.0}" fit.steps=300 fit.muon_lr=0.004 fit.adamw_lr=0.002 fit.decay=1.0
+  "data.weights={puzzle/latin_square_n4: 5.0, waiting_line/insert_random: 1.5, waiting_line/remove_random: 1.5, waiting_line/replace_random: 2.0}" \
+  fit.steps=1500 fit.muon_lr=0.006 fit.adamw_lr=0.003 fit.decay=1.0

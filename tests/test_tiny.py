@@ -123,9 +123,9 @@ RENOISE = Decoder(
 )
 
 
-@pytest.mark.parametrize(("task", "floor"), [("waiting_line/shuffle", 0.7), ("waiting_line/remove_random", 0.65)])
+@pytest.mark.parametrize(("task", "floor"), [("waiting_line/shuffle", 0.7), ("waiting_line/remove_random", 0.9)])
 def test_of_uniform_state_it_writes_dependent_tokens(task: str, floor: float) -> None:
-    assert accuracy(dllm.load("tiny-uniform"), task, RENOISE, n=20) >= floor
+    assert accuracy(dllm.load("tiny-uniform"), task, RENOISE, n=40) >= floor
 
 
 @pytest.mark.slow
