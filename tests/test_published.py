@@ -190,7 +190,9 @@ MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
     "Fast_dLLM_v2_7B": (qwen2, FAST, "7.62"),
     "LLaDA2.2-mini": (llada2, LING_EDITS, "16.26"),  # 30.28 GiB of bfloat16
     "LLaDA2.2-flash": (llada2, LING_EDITS, "102.89"),  # 102,889,705,216
+    "Nemotron-Labs-Diffusion-3B": (nemotron, NEMOTRON, "3.83"),
     "Nemotron-Labs-Diffusion-8B": (nemotron, NEMOTRON, "8.49"),
+    "Nemotron-Labs-Diffusion-14B": (nemotron, NEMOTRON, "13.51"),  # 27 GB of bfloat16 in 363 tensors
     "Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1": (qwen2, A2D_QWEN2, "0.49"),
     "Qwen3-0.6B-diffusion-bd3lm-v0.1": (qwen3, A2D_QWEN3, "0.60"),
     "OPDLM-0.6B": (qwen3, A2D_QWEN3, "0.60"),
