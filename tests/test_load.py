@@ -107,7 +107,7 @@ def test_unknown_names_list_what_is_shipped() -> None:
     for slip, meant in (("tinny", "tiny"), ("tiny_ar", "tiny-ar")):  # at once, without the hub
         with pytest.raises(ValueError, match=f"there is no model '{slip}'; the nearest shipped one is '{meant}'"):
             dllm.load(slip)
-    with pytest.raises(ValueError, match=r"cannot load model '/no/such' \(shipped models: tiny, .*, tiny-uniform\)"):
+    with pytest.raises(ValueError, match=r"cannot load model '/no/such' \(shipped models: tiny, .*, tiny-vision\)"):
         dllm.load("/no/such")
 
 
@@ -131,7 +131,7 @@ def test_broken_configs_are_named(tmp_path: Path, content: str | None, message: 
 
 
 def test_hub_names_out_of_reach_are_named() -> None:
-    with pytest.raises(ValueError, match=r"cannot load model 'GSAI-ML/X' \(shipped models: tiny, .*, tiny-uniform\): "):
+    with pytest.raises(ValueError, match=r"cannot load model 'GSAI-ML/X' \(shipped models: tiny, .*, tiny-vision\): "):
         dllm.load("GSAI-ML/X", local_files_only=True)
 
 

@@ -29,7 +29,7 @@ from decoders import (
 )
 from dllm.cache import BlockCache, WindowCache
 from dllm.load import ASSETS
-from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.tasks import builtin_tasks, text_tasks, vision_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN
 from parallelbench.tasks.wording import named_task
 
@@ -43,7 +43,7 @@ def tiny() -> dllm.DiffusionLM:
 
 
 def accuracy(model: dllm.DiffusionLM, task: str, decoder: Decoder, n: int = 20, **settings: Any) -> float:
-    scorer = named_task(task, TASKS | text_tasks())
+    scorer = named_task(task, TASKS | text_tasks() | vision_tasks())
     samples = scorer.samples(n, seed=4)
     settings = {"stop": StrictEos(), "batch_size": n, **settings}
     outputs = generate(model, [s.messages for s in samples], decoder=decoder, **settings)
@@ -134,7 +134,13 @@ def test_of_uniform_state_it_solves_most_tasks_in_a_fifth_of_the_forwards() -> N
     assert score >= 0.8 and tpf > 1.5
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block", "tiny-draft", "tiny-uniform"])
+@pytest.mark.parametrize("task", vision_tasks())
+def test_it_answers_questions_about_pictures(task: str) -> None:
+    settings = {"gen_len": 8, "block_len": 8}
+    assert accuracy(dllm.load("tiny-vision"), task, Decoder(Threshold(0.9)), n=40, **settings) >= 0.9
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-dparallel", "tiny-block", "tiny-draft", "tiny-uniform", "tiny-vision"])
 def test_its_record_says_how_it_was_trained(name: str) -> None:
     record = json.loads((ASSETS / name / "training.json").read_text())
     config = record["config"]

@@ -36,7 +36,9 @@ KNOWN = {  # those compared most often first, since they differ in colour; new o
         "none prefix dual delayed block interval vicinity prefill delayed_prefill greedy sub_block dual_dream "
         "prefix_dream fast_dllm_v2 fast_dllm_v2_block"
     ).split(),
-    "model": "tiny tiny_dparallel tiny_ar tiny_block tiny_draft tiny_recurrent tiny_uniform smollm2_block".split(),
+    "model": (
+        "tiny tiny_dparallel tiny_ar tiny_block tiny_draft tiny_recurrent tiny_uniform smollm2_block tiny_vision"
+    ).split(),
 }
 RC: dict[Any, Any] = {  # of matplotlib
     "axes.axisbelow": True,
