@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Every decoder over its knob's grid (conf/experiment) on the shipped model, and the page that compares them.
 #   bash scripts/published/sweep_decoders.sh [REPORT_DIR] [SAMPLES_PER_TASK] [EXPERIMENT ...]
-# Interrupted, it goes on where it stopped. Some are sweeps of minutes; all take about an hour on one core.
+# Without names, all but the protocols of ParallelBench, which need its data. Interrupted, it goes on where it stopped. All
+# take about an hour on one core.
 set -euo pipefail
 report=${1:-results/published/decoders}
 limit=${2:-100}
 shift $(($# < 2 ? $# : 2))
 runs=results/runs/decoders-$limit
-[ $# -gt 0 ] || set -- $(basename -s .yaml conf/experiment/*.yaml)
+[ $# -gt 0 ] || set -- $(basename -s .yaml conf/experiment/*.yaml | grep -v published)
 for experiment in "$@"; do
   python -m parallelbench run -m experiment="$experiment" limit="$limit" batch_size=50 out_dir="$runs"
 done
