@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # What was learned beside what was not, on the shipped models and fresh samples: results/published/learned.
-#   bash scripts/published/learned.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
-# dParallel's ablations and its control are not shipped: where results/runs/distill-NAME is not there they are trained first,
-# about 15 minutes each on an idle core. The runs take about 15. Interrupted, it goes on where it stopped.
+#   bash scripts/published/learned.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK] [ABLATION ...]
+# About 15 minutes; interrupted, it goes on where it stopped. ABLATION: full, consistency, certainty or control, one round of
+# dParallel with both parts of its loss, with one of them, and plain training on the same decodes. They are not shipped: each
+# that is named is trained first, about 15 minutes on an idle core.
 set -euo pipefail
 runs=${1:-results/runs/learned}
 report=${2:-results/published/learned}
 limit=${3:-100}
-bash scripts/distill_tiny.sh results/runs/distill-full 1
-bash scripts/distill_tiny.sh results/runs/distill-consistency 1 objective.certainty=0
-bash scripts/distill_tiny.sh results/runs/distill-certainty 1 objective.certainty=0.5 \
-  objective.consistency=0
-bash scripts/distill_tiny.sh results/runs/distill-control 1 objective=mdlm
+shift $(($# < 3 ? $# : 3))
+declare -A changed=([full]="" [consistency]="objective.certainty=0" [control]="objective=mdlm"
+  [certainty]="objective.certainty=0.5 objective.consistency=0")
+for name in "$@"; do
+  bash scripts/distill_tiny.sh "results/runs/distill-$name" 1 ${changed[$name]}
+done
 
 sweep() {
   python -m parallelbench run -m launcher=local "$@" limit="$limit" seed=2511 batch_size=50 out_dir="$runs"
@@ -25,7 +27,7 @@ sweep decoder=learn2pd decoder.rule.tau=0.8,0.9,0.96,0.98,0.99,0.995
 sweep decoder=agreement decoder.rule.tau=0.8,0.9,0.95,0.97,0.98,0.99,0.995
 sweep model=tiny_dparallel decoder=entropy decoder.rule.theta=0.02,0.05,0.1,0.2,0.5
 sweep model=tiny_dparallel decoder=eb decoder.rule.gamma=0.02,0.05,0.1
-for name in full consistency certainty control; do
+for name in "$@"; do
   sweep model=local model.name_or_path=results/runs/distill-$name/1/model decoder=entropy decoder.rule.theta=0.02,0.1,0.5
 done
 sweep decoder=entropy decoder.rule.theta=0.1,0.25,0.5,0.75
