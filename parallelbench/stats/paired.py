@@ -1,12 +1,13 @@
 """Runs over the same samples, side by side, and their means resampled together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from parallelbench.records.record import Record, Run
 from parallelbench.stats.intervals import Value, bounded, product
+from parallelbench.stats.metrics import ALL
 from parallelbench.stats.resampling import resampled
 
 
@@ -27,6 +28,16 @@ class Paired:
         """Some of the samples."""
         numbers = (self.score, self.nfe, self.tokens, self.canvas)
         return Paired(self.tasks[of], *(column[:, of] for column in numbers))
+
+    def taking(self, runs: np.ndarray) -> "Paired":
+        """These runs' numbers, which may be others for each sample: their places, `[rows, samples]` or `[rows, 1]`."""
+        numbers = (self.score, self.nfe, self.tokens, self.canvas)
+        return Paired(self.tasks, *(column[runs, np.arange(len(self.tasks))] for column in numbers))
+
+    def by_task(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Which samples are each task's, and all, `[samples]`."""
+        yield from ((str(task), self.tasks == task) for task in np.unique(self.tasks))
+        yield ALL, np.full(len(self.tasks), True)
 
     def slow(self) -> np.ndarray:
         """Forwards of each run's slowest conceivable sample, one per column, `[runs]`; those of any where all took
