@@ -14,10 +14,10 @@ from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_runs
-from parallelbench.stats.curves import curve_names, run_names, shown_knobs
+from parallelbench.stats.curves import curve_names, places, run_names, shown_knobs
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Marks, Paired, marks, pair
-from parallelbench.stats.sweeps import oracle, places
+from parallelbench.stats.sweeps import oracle
 
 ORACLE = "oracle"
 LEGEND = (
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> str:
 
 def oracle_rows(paired: Paired, knobs: Sequence[str]) -> dict[str, list[Row]]:
     """For each task and over all: a row per run, by falling NFE, and the oracle's last."""
-    chosen = oracle(paired.score, paired.nfe).run
+    chosen = oracle(paired.score, paired.nfe)
     extended = paired.taking(np.vstack([np.indices(paired.score.shape)[0], chosen]))
     tables = {}
     for task, of in paired.by_task():

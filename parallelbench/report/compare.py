@@ -69,7 +69,6 @@ def compare(paired: Paired) -> dict[str, Comparison]:
     for task, of in paired.by_task():
         part = paired.part(of)
         change, slow = part.score[1] - part.score[0], part.slow()
-        most = max(100.0, float(np.abs(change).max()))
         columns = np.stack([part.nfe[1], part.nfe[0], part.tokens[0], part.tokens[1]])
         means = columns.mean(1)
         slower = np.array([[slow[1], *means[1:]], [means[0], slow[0], *means[2:]]])  # a slow sample of B, of A
@@ -77,7 +76,7 @@ def compare(paired: Paired) -> dict[str, Comparison]:
             len(change),
             float(part.score[0].mean()),
             float(part.score[1].mean()),
-            bounded(change, -most, most, part.tasks),
+            bounded(change, -100, 100, part.tasks),
             sign_flip_p(change),
             int((change > 0).sum()),
             int((change < 0).sum()),

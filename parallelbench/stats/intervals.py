@@ -58,7 +58,7 @@ def bounded(
     strata: Strata | None = None,
     weights: Numbers | None = None,
 ) -> Value:
-    """The mean of values in [low, high]: scores, and differences of scores.
+    """The mean of values in [low, high]: scores, and differences of scores. Values beyond move that bound.
 
     weights: of each sample, 1 on average, alike within a stratum.
 
@@ -68,7 +68,7 @@ def bounded(
     (Brown, Cai, DasGupta, Statistical Science 16:101, 2001), which Student's 95 % limit mends. Strata enter by their
     own means.
     """
-    n = len(values)
+    n, low, high = len(values), min(low, float(values.min())), max(high, float(values.max()))
     weights = np.ones(n) if weights is None else weights
     mean = float((weights * values).mean())
     if n == 1:

@@ -119,16 +119,15 @@ class Marks:
 def marks(paired: Paired) -> list[Marks]:
     """Of each run."""
     found, weights = [], paired.alike()
-    for score, nfe, tokens, canvas, slow in zip(
-        paired.score, paired.nfe, paired.tokens, paired.canvas, paired.slow(), strict=True
-    ):
 
-        def mean(numbers: np.ndarray, powers: Sequence[int], unseen: Sequence[float]) -> Value:
-            return product(np.atleast_2d(weights * numbers), powers, paired.tasks, np.array([unseen]))
+    def mean(numbers: np.ndarray, powers: Sequence[int], unseen: Sequence[float]) -> Value:
+        return product(np.atleast_2d(weights * numbers), powers, paired.tasks, np.array([unseen]))
 
+    columns = (paired.score, paired.nfe, paired.tokens, paired.canvas, paired.slow())
+    for score, nfe, tokens, canvas, slow in zip(*columns, strict=True):
         found.append(
             Marks(
-                bounded(score, min(0.0, score.min()), max(100.0, score.max()), paired.tasks, weights),
+                bounded(score, 0, 100, paired.tasks, weights),
                 mean(nfe, (1,), [slow]),
                 mean(canvas / nfe, (1,), [canvas.mean() / slow]),
                 mean(np.stack([tokens, nfe]), (1, -1), [tokens.mean(), slow]),
