@@ -24,43 +24,37 @@ def ray_jobs(
         raise ValueError("launcher=ray needs Ray; pip install ray") from error
     ray.init(address="auto", log_to_driver=False, logging_level="warning")
     try:
-        yield from _on_actors(ray, jobs, work, workers, gpus)
+        there = ray.cluster_resources()
+        gpus = int(there.get("GPU", 0) > 0) if gpus is None else gpus
+        count = workers or max(1, int(there["GPU"] // gpus if gpus else there["CPU"]))
+        kind, waiting = ray.remote(num_cpus=1, num_gpus=gpus)(_Actor), list(enumerate(jobs))[::-1]
+        busy: dict[Any, tuple[Any, int | None]] = {}  # by what is awaited: the actor, and its job once it has one
+
+        def start() -> None:
+            actor = kind.remote(os.getcwd())
+            busy[actor.ready.remote()] = actor, None
+
+        for _ in range(min(count, len(jobs))):
+            start()
+        while waiting or any(index is not None for _, index in busy.values()):
+            (ended,), _ = ray.wait(list(busy))
+            actor, index = busy.pop(ended)
+            try:
+                result = ray.get(ended)
+            except ray.exceptions.RayActorError as error:
+                if index is None:
+                    raise ValueError(f"a Ray actor does not start: {str(error).splitlines()[0]}") from error
+                yield index, Died(None)
+                if waiting:
+                    start()
+                continue
+            if index is not None:
+                yield index, result
+            if waiting:
+                index, job = waiting.pop()
+                busy[actor.work.remote(work, job)] = actor, index
     finally:
         ray.shutdown()  # the actors end with it
-
-
-def _on_actors(
-    ray: Any, jobs: Sequence[Job], work: Callable[[Job, Report], Any], workers: int | None, gpus: int | None
-) -> Iterator[tuple[int, Any]]:
-    there = ray.cluster_resources()
-    gpus = int(there.get("GPU", 0) > 0) if gpus is None else gpus
-    count = workers or max(1, int(there["GPU"] // gpus if gpus else there["CPU"]))
-    kind, waiting = ray.remote(num_cpus=1, num_gpus=gpus)(_Actor), list(enumerate(jobs))[::-1]
-    busy: dict[Any, tuple[Any, int | None]] = {}  # by what is awaited: the actor, and its job once it has one
-
-    def start() -> None:
-        actor = kind.remote(os.getcwd())
-        busy[actor.ready.remote()] = actor, None
-
-    for _ in range(min(count, len(jobs))):
-        start()
-    while waiting or any(index is not None for _, index in busy.values()):
-        (ended,), _ = ray.wait(list(busy))
-        actor, index = busy.pop(ended)
-        try:
-            result = ray.get(ended)
-        except ray.exceptions.RayActorError as error:
-            if index is None:
-                raise ValueError(f"a Ray actor does not start: {str(error).splitlines()[0]}") from error
-            yield index, Died(None)
-            if waiting:
-                start()
-            continue
-        if index is not None:
-            yield index, result
-        if waiting:
-            index, job = waiting.pop()
-            busy[actor.work.remote(work, job)] = actor, index
 
 
 class _Actor:
