@@ -30,12 +30,12 @@ class Paired:
         return Paired(self.tasks[of], *(column[:, of] for column in numbers))
 
     def taking(self, runs: np.ndarray) -> "Paired":
-        """These runs' numbers, which may be others for each sample: their places, `[rows, samples]` or `[rows, 1]`."""
+        """Rows of some of the runs. runs: their places, one per sample `[rows, samples]` or for all `[rows, 1]`."""
         numbers = (self.score, self.nfe, self.tokens, self.canvas)
         return Paired(self.tasks, *(column[runs, np.arange(len(self.tasks))] for column in numbers))
 
     def by_task(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Which samples are each task's, and all, `[samples]`."""
+        """Each task and which samples are its own, `[samples]`; last ALL with all of them."""
         yield from ((str(task), self.tasks == task) for task in np.unique(self.tasks))
         yield ALL, np.full(len(self.tasks), True)
 

@@ -32,8 +32,7 @@ LEGEND = (
 
 
 def merged(speed: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Places of the curve's points in order of speed, the best score's alone where speeds are equal (to nine
-    decimals)."""
+    """Places of the points in order of speed; of equal speeds (to nine decimals) only the best score's."""
     order = np.lexsort((score, speed.round(9)))
     return order[np.append(np.diff(speed[order].round(9)) > 0, True)]
 

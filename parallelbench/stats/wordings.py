@@ -57,7 +57,7 @@ class Wordings:
 def across_wordings(runs: Sequence[Run], curve_of: Sequence[str]) -> Wordings | None:
     """Over the questions that all these runs were asked in all of their wordings; runs in one wording are left out, and
     None where no two are left. Ceilings are not ranked."""
-    asked_of = (({(question(record), wording(record.task)): record for record in run.records}) for run in runs)
+    asked_of = ({(question(record), wording(record.task)): record for record in run.records} for run in runs)
     found = {i: asked for i, asked in enumerate(asked_of) if len({number for _, number in asked}) > 1}
     if len(found) < 2:
         return None

@@ -173,7 +173,7 @@ def lines_anywhere(operation: str, people: list[str], person: str | None) -> lis
 
 
 def changed_line(operation: str, people: list[str], person: str | None, place: int) -> list[str]:
-    """The line after an operation: the random ones use `place` as their choice, shuffle leaves it to the caller."""
+    """The line after an operation at a place, chosen or given. A line to be shuffled is returned as it is."""
     kind = operation.split("_")[0]
     if kind not in ("insert", "remove", "replace"):
         return {"reverse": people[::-1], "sort": sorted(people)}.get(kind, people)
