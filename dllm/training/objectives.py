@@ -90,7 +90,7 @@ def join_batches(batches: Sequence[Batch], pad_id: int) -> Batch:
     if any(batch.packed is not None for batch in batches):
         packed = pad_sequence([row for batch in batches for row in batch.text], batch_first=True)
     lens = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("prompt_len", "text_end", "end"))
-    return Batch(canvas, *lens, packed)
+    return Batch(canvas, *lens, packed=packed)
 
 
 def take_rows(batch: Batch, rows: Int[Tensor, " R"]) -> Batch:

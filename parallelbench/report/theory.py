@@ -132,9 +132,8 @@ def _figures(
 def _panel(cells: Sequence[Cell], rows: Sequence[Shipped]) -> Iterator[plots.Series]:
     """Curves for k = 1, 2 and n: closed form, ideal model, its argmax where it is greedy, and tiny."""
     for color, name in enumerate(("1", "2", "n")):
-        chosen, beside = (
-            [one for one in of if str(one.k) == name or (name == "n" and one.k == one.n)] for of in (cells, rows)
-        )
+        chosen = [one for one in cells if str(one.k) == name or (name == "n" and one.k == one.n)]
+        beside = [one for one in rows if str(one.k) == name or (name == "n" and one.k == one.n)]
         if not chosen:
             continue
         closed = [(float(one.n), exact(one.accuracy_closed)) for one in chosen]
