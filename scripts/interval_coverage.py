@@ -311,8 +311,7 @@ def _reached(sweep: Means, n: int) -> dict[str, np.ndarray]:
 
 def _taken(sweep: Paired) -> Paired:
     """The oracle of the first curve as a run."""
-    best = oracle(sweep.score[:4], sweep.nfe[:4])
-    return Paired(sweep.tasks, best.score[None], best.nfe[None], sweep.tokens[:1], sweep.canvas[:1])
+    return sweep.taking(oracle(sweep.score[:4], sweep.nfe[:4])[None])
 
 
 def _curve_values(sweep: Paired) -> dict[str, Value | None]:

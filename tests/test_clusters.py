@@ -22,8 +22,8 @@ import pytest
 from test_launcher import SWEEP, folders
 from test_pool import die_if_told, print_and_shout, sleep_on_device, write_for_ever
 
-from parallelbench.wiring.clusters import SRUN, CommandWorker, ray_jobs
-from parallelbench.wiring.pool import Died, share_out
+from parallelbench.wiring.clusters import SRUN, ray_jobs
+from parallelbench.wiring.pool import Died, Worker, share_out
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 PLACES = 2
@@ -57,7 +57,7 @@ def workers_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def places(work, *command: str, number: int = 1) -> list:
-    return [partial(CommandWorker, work, command)] * number
+    return [partial(Worker, work, command)] * number
 
 
 def test_workers_behind_a_command() -> None:

@@ -38,10 +38,11 @@ def test_number_of_masks_is_uniform_and_weights_are_its_inverse() -> None:
 
 
 def test_content_columns_leave_out_the_scaffold() -> None:
-    tokens = torch.tensor([[1, 2, 9, 3, 9], [9, 9, 9, 9, 9]])
-    response = torch.tensor([[False, True, True, True, True]] * 2)
-    content = content_columns(response, tokens, torch.tensor([9]))
-    assert content.tolist() == [[False, True, False, True, False], [False, True, True, True, True]]
+    tokens = torch.tensor([[1, 2, 9, 3, 9], [9, 9, 9, 9, 9], [1, 2, 9, 3, 9], [1, 2, 9, 3, 9]])
+    response = torch.tensor([[False, True, True, True, True]] * 4)
+    content = content_columns(response, tokens, [9], 0.75)
+    some, every = [False, True, False, True, False], [False, True, True, True, True]
+    assert content.tolist() == [some, every, some, every]
 
 
 def test_loss_is_the_weighted_cross_entropy_of_masked_tokens() -> None:

@@ -89,7 +89,8 @@ class Drafting(Knobs):
         drafted = tokens.to(device).masked_fill(~shown.to(device), mask_id)
         clean, hidden = two_pass_hidden(model, canvas, anchor, drafted, grad=self.causal > 0)
         log_q = _log_softmax(model, hidden[counted])
-        loss = self.label * F.nll_loss(log_q, labels, reduction="none")
+        of_text = F.nll_loss(log_q, labels, reduction="none")
+        loss = self.label * of_text
         if self.tv or self.kl:
             with torch.no_grad():
                 source = (columns + shift - 1).clamp(max=inside).flatten(1)
@@ -97,8 +98,7 @@ class Drafting(Knobs):
                 log_p = _log_softmax(model, picked[counted])
                 p = log_p.exp()
             gap = self.tv * 0.5 * (p - log_q.exp()).abs().sum(-1) + self.kl * (p * (log_p - log_q)).nan_to_num().sum(-1)
-            hard = F.nll_loss(log_q, labels, reduction="none") * (self.tv + self.kl)
-            loss = loss + torch.where(soft, gap, hard)
+            loss = loss + torch.where(soft, gap, of_text * (self.tv + self.kl))
         total = (loss * weight).sum() / weight.sum().clamp(min=1e-6)
         if self.causal:
             where = batch.between(batch.prompt_len.clamp(min=1), batch.text_end)[:, 1:].to(device)
@@ -131,16 +131,15 @@ def two_pass_hidden(
     device, decoder = canvas.device, model.backbone.get_decoder()
     embed, kv = model.backbone.get_input_embeddings(), DynamicCache()
     columns = torch.arange(length, device=device)
+
+    def hidden_of(tokens: Tensor, seen: Tensor, places: Tensor) -> Tensor:
+        parts = {"inputs_embeds": embed(tokens), "attention_mask": seen[:, None], "position_ids": places}
+        return decoder(**parts, past_key_values=kv, use_cache=True).last_hidden_state
+
     with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
         if model.gate is not None:
             model.gate.open_at(torch.zeros_like(canvas, dtype=torch.bool))
-        clean = decoder(
-            inputs_embeds=embed(canvas),
-            attention_mask=(columns <= columns[:, None]).expand(batch, 1, -1, -1),
-            position_ids=columns.expand_as(canvas),
-            past_key_values=kv,
-            use_cache=True,
-        ).last_hidden_state
+        clean = hidden_of(canvas, (columns <= columns[:, None]).expand(batch, -1, -1), columns.expand_as(canvas))
     if model.gate is not None:
         model.gate.open_at(None)
     place = anchor.repeat_interleave(size, 1)  # [B, N * G]
@@ -148,13 +147,7 @@ def two_pass_hidden(
     to_clean: Bool[Tensor, "B Q T"] = columns <= place[..., None]
     to_group = (group == group[:, None]).expand(batch, -1, -1)
     offset = torch.arange(1, size + 1, device=device).repeat(groups)
-    hidden = decoder(
-        inputs_embeds=embed(drafted.flatten(1)),
-        attention_mask=torch.cat([to_clean, to_group], -1)[:, None],
-        position_ids=place + offset,
-        past_key_values=kv,
-        use_cache=True,
-    ).last_hidden_state
+    hidden = hidden_of(drafted.flatten(1), torch.cat([to_clean, to_group], -1), place + offset)
     return clean, hidden.view(batch, groups, size, -1)
 
 

@@ -257,23 +257,18 @@ def _forget_activations(model: nn.Module) -> None:
 
 
 def _optimizers(model: nn.Module, config: FitConfig) -> list[torch.optim.Optimizer]:
-    trained = _trained(model)
-    matrices = [
-        name
-        for name, p in trained.items()
-        if config.muon_lr is not None and p.ndim == 2 and re.search(r"\.(layers|blocks)\.", name)
-    ]
-    others = [p for name, p in trained.items() if name not in matrices]
+    matrices, others = list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in _trained(model).items():
+        is_inner = parameter.ndim == 2 and re.search(r"\.(layers|blocks)\.", name)
+        (matrices if is_inner and config.muon_lr is not None else others).append(parameter)
     optimizers: list[torch.optim.Optimizer] = []
-    if config.muon_lr is not None and matrices:  # a small net has no layers
-        muon = [trained[name] for name in matrices]
-        optimizers += [torch.optim.Muon(muon, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)]
+    if matrices and config.muon_lr is not None:  # a small net has no layers
+        muon = torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)
+        optimizers.append(muon)
     if others:
-        optimizers += [
-            torch.optim.AdamW(
-                others, lr=config.adamw_lr, betas=(config.betas[0], config.betas[1]), weight_decay=config.weight_decay
-            )
-        ]
+        betas = (config.betas[0], config.betas[1])
+        adamw = torch.optim.AdamW(others, lr=config.adamw_lr, betas=betas, weight_decay=config.weight_decay)
+        optimizers.append(adamw)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["base_lr"] = group["lr"]

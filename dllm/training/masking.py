@@ -1,5 +1,7 @@
 """Forward processes: which response tokens of a clean canvas are masked, and how much each masked token weighs."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -23,19 +25,14 @@ def mask_response(
     return masked, masked.float() / k[:, None]
 
 
-def mix_rows(first: Tensor, second: Tensor, fraction: float) -> Tensor:
-    """The first `fraction` of the rows from `first`, the others from `second`."""
-    cut = round(len(first) * fraction)
-    return torch.cat([first[:cut], second[cut:]])
-
-
 def content_columns(
-    response: Bool[Tensor, "B T"], tokens: Int[Tensor, "B T"], scaffold: Int[Tensor, " N"]
+    response: Bool[Tensor, "B T"], tokens: Int[Tensor, "B T"], scaffold: Sequence[int], fraction: float
 ) -> Bool[Tensor, "B T"]:
-    """Response columns whose token is none of `scaffold` (brackets, separators, EOS), or all of them where nothing is
-    left."""
-    content = response & ~torch.isin(tokens, scaffold)
-    return torch.where(content.any(1, keepdim=True), content, response)
+    """In the first `fraction` of the rows the response columns whose token is none of `scaffold` (brackets, separators,
+    EOS); in the others, and where nothing is left, all response columns."""
+    content = response & ~torch.isin(tokens, torch.tensor(scaffold, dtype=torch.long))
+    learned = content.any(1, keepdim=True) & (torch.arange(len(response)) < round(len(response) * fraction))[:, None]
+    return torch.where(learned, content, response)
 
 
 def draw_groups(first: Int[Tensor, " B"], blocks: int, most: int, rng: torch.Generator) -> Int[Tensor, "B K"]:

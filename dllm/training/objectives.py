@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from conf.knobs import Count, In, Knobs, Share
 from dllm.cache import Plan
@@ -15,7 +16,7 @@ from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 from dllm.recurrent import RecurrentLM
 from dllm.spec import ModelSpec
-from dllm.training.masking import content_columns, draw_groups, mask_response, mix_rows, rising
+from dllm.training.masking import content_columns, draw_groups, mask_response, rising
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,12 @@ def collate(
 
 def join_batches(batches: Sequence[Batch], pad_id: int) -> Batch:
     """The rows of several batches as one."""
-    width = max(batch.canvas.shape[1] for batch in batches)
-    canvas = [F.pad(batch.canvas, (0, width - batch.canvas.shape[1]), value=pad_id) for batch in batches]
-    prompt_len, text_end, end = (
-        torch.cat([getattr(batch, name) for batch in batches]) for name in ("prompt_len", "text_end", "end")
-    )
+    canvas = pad_sequence([row for batch in batches for row in batch.canvas], batch_first=True, padding_value=pad_id)
     packed = None
     if any(batch.packed is not None for batch in batches):
-        packed = torch.cat([F.pad(batch.text, (0, width - batch.canvas.shape[1])) for batch in batches])
-    return Batch(torch.cat(canvas), prompt_len, text_end, end, packed)
+        packed = pad_sequence([row for batch in batches for row in batch.text], batch_first=True)
+    lens = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("prompt_len", "text_end", "end"))
+    return Batch(canvas, *lens, packed=packed)
 
 
 def take_rows(batch: Batch, rows: Int[Tensor, " R"]) -> Batch:
@@ -132,8 +130,8 @@ class MaskedDiffusion(Knobs):
         is_stale = self.stale > 0 and float(torch.rand((), generator=rng)) < self.stale
         size = self.blocks[int(torch.randint(len(self.blocks), (), generator=rng)) if len(self.blocks) > 1 else 0]
         block, later = active_block(model.spec, batch, size, rng, "stopped")
-        content = content_columns(block, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
-        masked, weight = mask_response(mix_rows(content, block, self.content_fraction), rng)
+        eligible = content_columns(block, batch.canvas, self.scaffold, self.content_fraction)
+        masked, weight = mask_response(eligible, rng)
         canvas, prompt_len, end, masked, later, weight, block = (
             t.to(model.device) for t in (batch.canvas, batch.prompt_len, batch.end, masked, later, weight, block)
         )
@@ -180,8 +178,7 @@ class BlockDiffusion(Knobs):
         learned = batch.text
         if self.eos_fill:
             learned = batch.response & (columns < -(-batch.text_end // block)[:, None] * block)
-        content = content_columns(learned, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
-        eligible = mix_rows(content, learned, self.content_fraction)
+        eligible = content_columns(learned, batch.canvas, self.scaffold, self.content_fraction)
         blocks, start = -(-len(columns) // block), None
         if self.group > 1:
             start = draw_groups(batch.prompt_len // block, blocks, self.group, rng)
@@ -215,9 +212,7 @@ class BlockDiffusion(Knobs):
         if model.spec.shift:
             masked = masked & (ours > 0)  # nothing predicts column 0
         target = batch.canvas.gather(1, within).expand(len(masked), -1, -1)[masked].to(model.device)
-        group_start = None
-        if start is not None:
-            group_start = (start.gather(1, within // block) * block).to(model.device)
+        group_start = None if start is None else (start.gather(1, within // block) * block).to(model.device)
         noisy, clean, prompt_len, end = (t.to(model.device) for t in (noisy, batch.canvas, batch.prompt_len, batch.end))
         clean_before = self.block_first == "clean"
         logits = model.two_stream_logits(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from conf.knobs import Knobs, Share
 from dllm.model import DiffusionLM
 from dllm.soft import Soft, SoftInput
-from dllm.training.masking import content_columns, mask_response, mix_rows
+from dllm.training.masking import content_columns, mask_response
 from dllm.training.objectives import Batch
 
 
@@ -37,8 +37,7 @@ class UniformDiffusion(Knobs):
         if not model.spec.noise:
             raise ValueError(f"model {model.name!r} shows MASK and no noise; give a uniform-state model")
         response = batch.response
-        content = content_columns(response, batch.canvas, torch.tensor(self.scaffold, dtype=torch.long))
-        noisy, _ = mask_response(mix_rows(content, response, self.content_fraction), rng)
+        noisy, _ = mask_response(content_columns(response, batch.canvas, self.scaffold, self.content_fraction), rng)
         noise = torch.randint(model.spec.noise, batch.canvas.shape, generator=rng)
         shown = torch.where(noisy, noise, batch.canvas)
         told = (torch.rand(len(response), generator=rng) < self.self_condition).nonzero()[:, 0]

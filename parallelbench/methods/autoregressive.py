@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
 from decoders import NO_CACHE, Generation, StopRule, StrictEos
@@ -48,10 +49,11 @@ class Autoregressive:
         """Rows of prompts (token ids), each of at most its own `gen_lens` tokens and up to its first EOS."""
         if isinstance(model, DiffusionLM):
             return verify(CausalStream(model), Verified(), prompts, gen_lens, row_seeds(0, prompts))
-        width = max(map(len, prompts))
-        padding = [width - len(prompt) for prompt in prompts]
-        ids = [[model.pad_id] * left + list(prompt) for left, prompt in zip(padding, prompts, strict=True)]
-        seen = [[0] * left + [1] * (width - left) for left in padding]
+        rows = [torch.tensor(list(prompt), device=model.device) for prompt in prompts]
+        ids, seen = (
+            pad_sequence(parts, batch_first=True, padding_value=value, padding_side="left")
+            for parts, value in ((rows, model.pad_id), ([torch.ones_like(row) for row in rows], 0))
+        )
         greedy = GenerationConfig(
             do_sample=False,
             eos_token_id=list(model.eos_ids),
@@ -59,15 +61,13 @@ class Autoregressive:
             max_new_tokens=max(gen_lens),
         )
         tokens = model.backbone.generate(  # type: ignore[operator]
-            torch.tensor(ids, device=model.device),
-            attention_mask=torch.tensor(seen, device=model.device),
-            generation_config=greedy,
+            ids, attention_mask=seen, generation_config=greedy
         )
-        rows = []
-        for prompt, row, gen_len in zip(prompts, tokens[:, width:].tolist(), gen_lens, strict=True):
+        decoded = []
+        for prompt, row, gen_len in zip(prompts, tokens[:, ids.shape[1] :].tolist(), gen_lens, strict=True):
             answer, nfe = up_to_eos(row, model.eos_ids, gen_len)
-            rows.append(decoded_row(answer, range(nfe), gen_len, nfe, len(prompt) + nfe - 1))
-        return rows
+            decoded.append(decoded_row(answer, range(nfe), gen_len, nfe, len(prompt) + nfe - 1))
+        return decoded
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,6 @@ class CausalGenerator:
     is_baseline: bool = False
 
     def prompt_len(self, request: Request) -> int:
-        if request.gen_len < 1:
-            raise ValueError(f"gen_length={request.gen_len}; give at least 1")
         return fitting_prompt_len(self.model, request)
 
     def warm_up(self, batch: Sequence[Request]) -> None:

@@ -37,8 +37,6 @@ ADDED = {  # settings that came later, and what runs without them did
 }
 FIRST = {public: first for first, public in reversed(MOVED.items())}
 
-_BASELINES = ("parallelbench.Autoregressive",)
-_CEILINGS = ("decoders.Oracle",)
 _FIXED_NUMBER = tuple(f"decoders.{rule}" for rule in ("FixedK", "Schedule", "DreamSchedule", "DreamOrigin"))
 _GENERATIONS = {"parallelbench.OfficialSuite": "v1", "parallelbench.OfficialV2Suite": "v2"}
 
@@ -67,11 +65,11 @@ def unstated_facts(config: Mapping[str, Any]) -> Facts:
     is_plain = not any(decoder.get(part) for part in ("transforms", "rescore", "revise", "soft", "temperature"))
     by_confidence = rule.get("k") == 1 and decoder.get("confidence", "prob") == "prob"
     return Facts(
-        is_baseline=is_plain and (by_confidence or decoder.get("_target_") in _BASELINES),
+        is_baseline=is_plain and (by_confidence or decoder.get("_target_") == "parallelbench.Autoregressive"),
         fixed_number=rule.get("_target_") in _FIXED_NUMBER,
         generation=_GENERATIONS.get(config["suite"].get("_target_"), ""),
         knobs=knobs_of(config),
-        is_ceiling=rule.get("_target_") in _CEILINGS,
+        is_ceiling=rule.get("_target_") == "decoders.Oracle",
     )
 
 

@@ -8,7 +8,6 @@ import errno
 import json
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -83,13 +82,13 @@ def replace_file(path: Path, content: str | bytes) -> None:
     """Writes a file, which takes the place of `path` at once when all of it is on disk. Where that fails, all is as
     before."""
     temporary = path.with_name(f"{path.name}.tmp")
-    _remove(temporary)  # a killed process left it
+    temporary.unlink(missing_ok=True)  # a killed process left it
     with open(temporary, "xb", buffering=0) as file:
         try:
             _write(file.fileno(), _encoded(content) if isinstance(content, str) else content)
             os.replace(temporary, path)
         except BaseException:
-            _remove(temporary)
+            temporary.unlink(missing_ok=True)
             raise
 
 
@@ -133,11 +132,6 @@ def _write(file: int, data: bytes) -> None:
     while left:  # a nearly full disk takes a part and says so with the next
         left = left[os.write(file, left) :]
     os.fsync(file)
-
-
-def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def _refuse(constant: str) -> None:

@@ -135,23 +135,21 @@ def expected(trace: Trace, record: Record) -> list[int] | None:
     return trace.reference if len(trace.reference) == len(record.token_ids) else None
 
 
-def _step(window: list[int], **values: Any) -> Step:
-    tokens = {name: [(c, t, p) for c, t, p in values.pop(name, ())] for name in ("writes", "open", "rejected")}
-    first, behind = window
-    return Step(window=(first, behind), **tokens, **values)
-
-
 def _trace(values: Any) -> Trace:
     schema = values.pop("schema")
     if schema != SCHEMA:
         raise ValueError(f"its schema is {schema}, this version reads {SCHEMA}")
     check(values, Trace, "")
-    steps = [_step(**step) for step in values.pop("steps")]
+    steps = []
+    for step in values.pop("steps"):
+        tokens = {name: [(c, t, p) for c, t, p in step.pop(name, ())] for name in ("writes", "open", "rejected")}
+        first, behind = step.pop("window")
+        steps.append(Step(window=(first, behind), **tokens, **step))
     texts = {int(token): text for token, text in values.pop("texts").items()}
     trace = Trace(**values, texts=texts, steps=steps)
-    tokens = [one for step in steps for one in (*step.writes, *step.open)]
-    outside = [column for column, _, _ in tokens if not 0 <= column < trace.columns]
-    unknown = {*trace.reference, *(token for _, token, _ in tokens)} - {*texts, None}
+    shown = [one for step in steps for one in (*step.writes, *step.open)]
+    outside = [column for column, _, _ in shown if not 0 <= column < trace.columns]
+    unknown = {*trace.reference, *(token for _, token, _ in shown)} - {*texts, None}
     if not steps or outside or unknown or min(step.end for step in steps) < 0:
         raise ValueError(f"column {outside[0]} of {trace.columns}" if outside else "its steps lead nowhere")
     return trace

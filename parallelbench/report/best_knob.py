@@ -5,7 +5,7 @@ do this, so it bounds what an adaptive choice of the knob could gain.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,11 +14,10 @@ from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_runs
-from parallelbench.stats.curves import curve_names, run_names, shown_knobs
-from parallelbench.stats.intervals import Value
+from parallelbench.stats.curves import curve_names, places, run_names, shown_knobs
 from parallelbench.stats.metrics import ALL
-from parallelbench.stats.paired import Paired, marks, pair
-from parallelbench.stats.sweeps import oracle, places
+from parallelbench.stats.paired import Marks, Paired, marks, pair
+from parallelbench.stats.sweeps import oracle
 
 ORACLE = "oracle"
 LEGEND = (
@@ -29,14 +28,10 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Row:
-    """One run of a sweep, or its oracle: score in per cent, forwards, both speeds, share of samples that take it."""
+class Row(Marks):
+    """One run of a sweep, or its oracle. taken: the share of samples that take it."""
 
     knob: str
-    score: Value
-    nfe: Value
-    tps: Value
-    tpf: Value
     taken: float
 
 
@@ -50,7 +45,9 @@ def main(arguments: Sequence[str]) -> str:
     if not sweeps:
         raise ValueError("an oracle chooses among the runs of one sweep; give at least two that differ in a knob only")
     knobs = [", ".join(f"{key}={value}" for key, value in shown_knobs(run, runs).items()) for run in runs]
-    tables = {name: oracle_rows(_part(paired, at), [knobs[i] for i in at]) for name, at in sweeps.items()}
+    tables = {
+        name: oracle_rows(paired.taking(np.array(at)[:, None]), [knobs[i] for i in at]) for name, at in sweeps.items()
+    }
 
     out_dir = out_folder(options["out_dir"])
     curves = {}
@@ -66,30 +63,15 @@ def main(arguments: Sequence[str]) -> str:
 def oracle_rows(paired: Paired, knobs: Sequence[str]) -> dict[str, list[Row]]:
     """For each task and over all: a row per run, by falling NFE, and the oracle's last."""
     chosen = oracle(paired.score, paired.nfe)
-    samples = np.arange(len(paired.tasks))
-    extended = Paired(
-        paired.tasks,
-        np.vstack([paired.score, chosen.score]),
-        np.vstack([paired.nfe, chosen.nfe]),
-        np.vstack([paired.tokens, paired.tokens[chosen.run, samples]]),
-        np.vstack([paired.canvas, paired.canvas[chosen.run, samples]]),
-    )
+    extended = paired.taking(np.vstack([np.indices(paired.score.shape)[0], chosen]))
     tables = {}
-    for task in (*np.unique(paired.tasks), ALL):
-        of = np.full(len(paired.tasks), True) if task == ALL else paired.tasks == task
+    for task, of in paired.by_task():
         rows = []
         for i, (knob, mark) in enumerate(zip((*knobs, ORACLE), marks(extended.part(of)), strict=True)):
-            taken = 1.0 if knob == ORACLE else float((chosen.run[of] == i).mean())
-            rows.append(Row(knob, mark.score, mark.nfe, mark.tps, mark.tpf, taken))
-        tables[str(task)] = [*sorted(rows[:-1], key=lambda row: -row.nfe.value), rows[-1]]
+            taken = 1.0 if knob == ORACLE else float((chosen[of] == i).mean())
+            rows.append(Row(**vars(mark), knob=knob, taken=taken))
+        tables[task] = [*sorted(rows[:-1], key=lambda row: -row.nfe.value), rows[-1]]
     return tables
-
-
-def _part(paired: Paired, runs: Sequence[int]) -> Paired:
-    at = list(runs)
-    return replace(
-        paired, score=paired.score[at], nfe=paired.nfe[at], tokens=paired.tokens[at], canvas=paired.canvas[at]
-    )
 
 
 def _markdown(runs: Sequence[Run], tables: dict[str, dict[str, list[Row]]]) -> str:

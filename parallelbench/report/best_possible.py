@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 import dllm
 from parallelbench.records.files import out_folder, write_csv, write_text
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
@@ -151,11 +152,8 @@ def _score_figure(
 
 def _joined(series: Sequence[plots.Series]) -> list[plots.Series]:
     """Series of one label as one."""
-    joined: dict[str, plots.Series] = {}
-    for one in series:
-        before = joined.get(one.label)
-        joined[one.label] = one if before is None else replace(one, points=[*before.points, *one.points])
-    return list(joined.values())
+    by_label = grouped(series, lambda one: one.label).values()
+    return [replace(parts[-1], points=[point for part in parts for point in part.points]) for parts in by_label]
 
 
 def _bits_figure(bests: Sequence[Best]) -> plots.Figure:

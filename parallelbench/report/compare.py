@@ -15,7 +15,6 @@ from parallelbench.report.options import split_options
 from parallelbench.stats.agreement import agreement
 from parallelbench.stats.curves import knobs, method
 from parallelbench.stats.intervals import Value, bounded, product
-from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Paired, means, pair, side_by_side
 from parallelbench.stats.sweeps import sign_flip_p
 
@@ -67,19 +66,17 @@ def main(arguments: Sequence[str]) -> str:
 def compare(paired: Paired) -> dict[str, Comparison]:
     """By task, and over all samples."""
     rows = {}
-    for task in (*np.unique(paired.tasks), ALL):
-        of = np.full(len(paired.tasks), True) if task == ALL else paired.tasks == task
+    for task, of in paired.by_task():
         part = paired.part(of)
         change, slow = part.score[1] - part.score[0], part.slow()
-        most = max(100.0, float(np.abs(change).max()))
         columns = np.stack([part.nfe[1], part.nfe[0], part.tokens[0], part.tokens[1]])
         means = columns.mean(1)
         slower = np.array([[slow[1], *means[1:]], [means[0], slow[0], *means[2:]]])  # a slow sample of B, of A
-        rows[str(task)] = Comparison(
+        rows[task] = Comparison(
             len(change),
             float(part.score[0].mean()),
             float(part.score[1].mean()),
-            bounded(change, -most, most, part.tasks),
+            bounded(change, -100, 100, part.tasks),
             sign_flip_p(change),
             int((change > 0).sum()),
             int((change < 0).sum()),

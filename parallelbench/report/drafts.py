@@ -1,18 +1,17 @@
 """How many drafts a verifier accepts, for decoders that draft."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from parallelbench.records.record import Record, Run
 from parallelbench.report.markdown import table_row
-from parallelbench.stats.metrics import ALL, OF_DRAFTS, Value
+from parallelbench.stats.intervals import Value
+from parallelbench.stats.metrics import ALL, OF_DRAFTS, Metrics
 
 MAX_OFFSETS = 8  # that have a column
 
 
-def draft_lines(
-    names: Sequence[str], runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Mapping[str, Value]]]
-) -> list[str]:
+def draft_lines(names: Sequence[str], runs: Sequence[Run], metrics: Metrics) -> list[str]:
     """A section on drafts: a line per run and task, and for all tasks. Nothing for runs without drafts."""
     drafting = [(name, run) for name, run in zip(names, runs, strict=True) if "accepted" in metrics[name][ALL]]
     if not drafting:

@@ -18,7 +18,7 @@ from parallelbench.records.record import Record, Run
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.tasks import builtin_tasks, named_task
 from parallelbench.tasks.base import first_wording
-from parallelbench.tasks.waiting_line import write_list
+from parallelbench.tasks.waiting_line import lines_anywhere, write_list
 
 COLD = 1e-3  # a temperature at which only exact ties are open: greedy, with ties broken at random
 MAX_ANSWERS = 5040  # shuffles of 7
@@ -38,12 +38,10 @@ class Shape:
 
 def answers(task: str, data: Mapping[str, Any]) -> list[list[str]]:
     """All valid answers of a waiting-line sample as lists of people, for the operations with several."""
-    people, person = list(data["people"]), str(data["person"])
-    places = range(len(people) + (task == "insert_random"))
+    people = list(data["people"])
     if task == "shuffle":
         return [list(order) for order in permutations(people)][1:]  # all but the given one
-    after = 0 if task == "insert_random" else 1
-    return [[*people[:i], *([] if task == "remove_random" else [person]), *people[i + after :]] for i in places]
+    return lines_anywhere(task, people, data["person"])
 
 
 def ideal(

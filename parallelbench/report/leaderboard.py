@@ -13,8 +13,8 @@ from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table
-from parallelbench.report.options import TABLES, published_files, split_options
-from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.report.options import with_tables
+from parallelbench.stats.curves import curve_names, places, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.paired import marks, means, pair
@@ -50,10 +50,7 @@ class Row:
 
 def main(arguments: Sequence[str]) -> str:
     """Writes leaderboard.md and leaderboard.csv."""
-    paths, options = split_options(arguments, TABLES | {"out_dir": "results/leaderboard"}, needs_paths=False)
-    csvs, boards = published_files(options)
-    if not (paths or csvs or boards):
-        raise ValueError("nothing to rank; name run directories, csv=FILE or leaderboard=FILE")
+    paths, csvs, boards, options = with_tables(arguments, "results/leaderboard", "rank")
     found, skipped = readable_runs(paths) if paths else ([], [])
     runs, left_out = distinct(found)
     published, conflicts = _published(csvs, boards, options["generation"] or None)
@@ -95,8 +92,7 @@ def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
     resampled, scores, n = means(paired), [mark.score for mark in marks(paired)], len(runs[0].records)
     sweeps = score_sweeps(runs, [" ".join(curve) for curve in curves], resampled, generation)
     rows = []
-    for model, curve in dict.fromkeys(curves):
-        at = [i for i, other in enumerate(curves) if other == (model, curve)]
+    for (model, curve), at in places(curves).items():
         sweep = sweeps[f"{model} {curve}"]
         best = max(at, key=lambda i: resampled.score[0, i])
         levels = LEVEL * resampled.score.max(1)  # of the best score of the table, in each resample

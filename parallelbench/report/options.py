@@ -37,13 +37,17 @@ def split_options(
     return paths, options
 
 
-TABLES = {"csv": "", "leaderboard": "", "generation": ""}  # options of commands that read published tables
-
-
-def published_files(options: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
-    """The CSV and leaderboard files that options name."""
+def with_tables(
+    arguments: Sequence[str], out_dir: str, to_do: str
+) -> tuple[list[Path], list[Path], list[Path], dict[str, str]]:
+    """Paths, the CSV and the leaderboard files that options name, and the options, of commands that read published
+    tables. Raises ValueError without any of them."""
+    defaults = {"csv": "", "leaderboard": "", "generation": "", "out_dir": out_dir}
+    paths, options = split_options(arguments, defaults, needs_paths=False)
     csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
-    return csvs, boards
+    if not (paths or csvs or boards):
+        raise ValueError(f"nothing to {to_do}; name run directories, csv=FILE or leaderboard=FILE")
+    return paths, csvs, boards, options
 
 
 def found_runs(paths: Sequence[Path]) -> list[Run]:

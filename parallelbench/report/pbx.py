@@ -8,23 +8,20 @@ from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
-from parallelbench.report.options import TABLES, published_files, split_options, suite_runs
-from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.report.options import suite_runs, with_tables
+from parallelbench.stats.curves import curve_names, places, run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.paired import Marks, Means, marks, means, pair
 from parallelbench.stats.protocol import stand_apart
 from parallelbench.stats.published import Curve, Key, Levels, pbx_table, read_tables
-from parallelbench.stats.sweeps import LEGEND, LEVELS, Sweep, pareto, places, score_sweeps
+from parallelbench.stats.sweeps import LEGEND, LEVELS, Sweep, pareto, score_sweeps
 
 NOT_COMPARABLE = "Not comparable with published numbers: {}."
 
 
 def main(arguments: Sequence[str]) -> str:
     """Writes pbx.csv and pbx.md and, for what is given, published.png and runs.csv, runs.png (all plots as SVG too)."""
-    paths, options = split_options(arguments, TABLES | {"out_dir": "results/pbx"}, needs_paths=False)
-    csvs, boards = published_files(options)
-    if not (paths or csvs or boards):
-        raise ValueError("nothing to score; name run directories, csv=FILE or leaderboard=FILE")
+    paths, csvs, boards, options = with_tables(arguments, "results/pbx", "score")
     runs = suite_runs(paths) if paths else []
     alone = bool(runs) and not (csvs or boards)
     given = options["generation"] or (runs[0].facts.generation or "v2" if alone else None)

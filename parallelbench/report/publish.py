@@ -9,10 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
+from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run, config_hash, read_run
 from parallelbench.records.shape import check
 from parallelbench.report import plots
-from parallelbench.report.sinks import Log, Logs, Row, Sinks
+from parallelbench.report.sinks import Log, Logs, Sinks
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, METRICS, aggregate
@@ -26,21 +27,20 @@ def publish(run: Run, sinks: Sinks) -> None:
     """Sends a finished run to the sinks that do not have it yet: config, metrics, a table of its tasks, one of its
     first samples, and plots."""
     metrics = aggregate(run.records)
-    shown: dict[str, list[Row]] = {}
-    for record in run.records:
-        row = (record.task, record.id, record.prompt, record.target, record.completion)
-        shown.setdefault(record.task, []).append((*row, record.scores["score"], record.nfe, record.num_tokens))
+    shown = [r for records in grouped(run.records, lambda r: r.task).values() for r in records[:SAMPLES_SHOWN]]
 
     def fill(log: Log) -> None:
         log.log(0, {f"{task}/{name}": v.value for task, row in metrics.items() for name, v in row.items()})
         rows = [[task, row["score"].n, *_numbers(row)] for task, row in metrics.items()]
         log.table("tasks", ["task", "n", *NUMBERS], rows)
-        samples = [row for rows in shown.values() for row in rows[:SAMPLES_SHOWN]]
+        samples = [
+            (r.task, r.id, r.prompt, r.target, r.completion, r.scores["score"], r.nfe, r.num_tokens) for r in shown
+        ]
         log.table("samples", ["task", "id", "prompt", "target", "completion", "score", "nfe", "tokens"], samples)
-        with TemporaryDirectory() as folder:
-            for name, figure in _figures(run, metrics).items():
-                plots.save(figure, Path(folder) / name)
-                log.plot(name, Path(folder) / f"{name}.png")
+        (run_name,) = run_names([run])
+        bars = {run_name: {task: row["score"] for task, row in metrics.items()}}
+        _plot(log, "tasks", plots.task_bars(bars, [run_name], "score per task, 95 % intervals"))
+        _plot(log, "commit_order", plots.commit_order(commits_by_task(run.records), f"commits, {run_name}"))
 
     described = {key: value for key, value in run.info.items() if key not in ("metrics", "schema", "status")}
     _send(run.folder, sinks, _word(run), {**run.config, "run": described}, fill)
@@ -66,11 +66,15 @@ def publish_sweep(folders: Sequence[Path], sinks: Sinks) -> None:
         log.log(
             0, {"runs": float(len(runs)), "best score": best, "most TPF": max(row["tpf"].value for row in measured)}
         )
-        with TemporaryDirectory() as folder:
-            plots.save(plots.quality_against_tpf(curves, f"{name}: quality against TPF"), Path(folder) / "quality_tpf")
-            log.plot("quality_tpf", Path(folder) / "quality_tpf.png")
+        _plot(log, "quality_tpf", plots.quality_against_tpf(curves, f"{name}: quality against TPF"))
 
     _send(runs[0].folder, sinks, name, {"runs": [str(run.folder) for run in runs]}, fill)
+
+
+def _plot(log: Log, name: str, figure: plots.Figure) -> None:
+    with TemporaryDirectory() as folder:
+        plots.save(figure, Path(folder) / name)
+        log.plot(name, Path(folder) / f"{name}.png")
 
 
 def _word(run: Run) -> str:
@@ -84,15 +88,6 @@ NUMBERS = [f"{name}{part}" for name in METRICS for part in ("", " low", " high")
 
 def _numbers(row: Mapping[str, Value]) -> list[float | None]:
     return [None if cell == "" else float(cell) for name in METRICS for cell in row[name].cells()]
-
-
-def _figures(run: Run, metrics: Mapping[str, Mapping[str, Value]]) -> dict[str, plots.Figure]:
-    (name,) = run_names([run])
-    bars = {name: {task: row["score"] for task, row in metrics.items()}}
-    return {
-        "tasks": plots.task_bars(bars, [name], "score per task, 95 % intervals"),
-        "commit_order": plots.commit_order(commits_by_task(run.records), f"commits, {name}"),
-    }
 
 
 def _send(folder: Path, sinks: Sinks, name: str, config: Mapping[str, Any], fill: Callable[[Log], None]) -> None:

@@ -28,7 +28,6 @@ from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
-from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import pair
 
@@ -146,7 +145,8 @@ def _paragraph(
     max_loss: float,
     command: Command,
 ) -> list[str]:
-    values = {i: _speeds(group[i], family) for i in {choice.reference, *choice.within}}
+    shown = {choice.reference, *choice.within}
+    values = {i: [measure(name, _of(group[i], family)) for name in ("tpf", "tokens_per_s")] for i in shown}
     timed = len({(run.info["device"], run.config["batch_size"], run.info.get("processes", 1)) for run in group}) == 1
 
     def about(i: int) -> str:
@@ -186,11 +186,6 @@ def _paragraph(
 
 def _of(run: Run, family: str) -> list:
     return [record for record in run.records if family in (ALL, record.task.split("/")[0])]
-
-
-def _speeds(run: Run, family: str) -> tuple[Value, Value]:
-    records = _of(run, family)
-    return measure("tpf", records), measure("tokens_per_s", records)
 
 
 def _named(group: Sequence[Run], reference: str) -> int | None:

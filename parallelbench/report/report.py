@@ -18,14 +18,13 @@ from parallelbench.report.sections.equal_quality import equal_quality_lines
 from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
-from parallelbench.stats.metrics import ALL, LEGEND, METRICS, aggregate, measure
+from parallelbench.stats.metrics import ALL, LEGEND, METRICS, Metrics, aggregate, measure
 from parallelbench.stats.order import commits_by_task
 from parallelbench.stats.paired import check_versions
 from parallelbench.stats.speed_at_quality import equal_quality, reference_curve
 from parallelbench.stats.table import measured_on
 from parallelbench.stats.wordings import across_wordings
 
-Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # run name, task, metric
 PER_TASK = "## Score per task, %"
 MAX_BARS = 8
 MAX_MODELS = 3  # that a title names
@@ -194,7 +193,7 @@ def _markdown(
     answer: Sequence[str],
 ) -> str:
     devices = sorted({measured_on(run) for run in runs})
-    measured = [_measured_speedup(run, _baseline(run, runs)) for run in runs]
+    measured = [_measured_speedup(run, runs) for run in runs]
     has_baseline = any(speedup is not None for speedup in measured)
     said = " ".join(f"{group}={value}" for group, value in unsaid(runs).items())
     lines = [
@@ -239,25 +238,15 @@ def _markdown(
     return "\n".join(lines)
 
 
-def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The one-token-per-step run by confidence, or the autoregressive one, with this run's model, cache, stop rule and
-    lengths, if there is one."""
+def _measured_speedup(run: Run, runs: Sequence[Run]) -> float | None:
+    """NFE of the baseline over NFE of the run, on the samples that both have. The baseline is the one-token-per-step
+    run by confidence, or the autoregressive one, with this run's model, cache, stop rule and lengths."""
     same = ("model", "cache", "stop", "gen_length", "block_length")
-    for other in runs:
-        if other.facts.is_baseline and all(other.config[key] == run.config[key] for key in same):
-            return other
-    return None
-
-
-def _measured_speedup(run: Run, baseline: Run | None) -> float | None:
-    """NFE of the baseline over NFE of the run, on the samples that both have."""
-    if baseline is None:
-        return None
-    slow = {(record.id, record.prompt_sha): record.nfe for record in baseline.records}
-    shared = [record for record in run.records if (record.id, record.prompt_sha) in slow]
-    if not shared:
-        return None
-    return sum(slow[record.id, record.prompt_sha] for record in shared) / sum(record.nfe for record in shared)
+    alike = (other for other in runs if all(other.config[key] == run.config[key] for key in same))
+    baseline = next((other.records for other in alike if other.facts.is_baseline), [])
+    slow = {(record.id, record.prompt_sha): record.nfe for record in baseline}
+    shared = [(slow[key], record.nfe) for record in run.records if (key := (record.id, record.prompt_sha)) in slow]
+    return sum(nfe for nfe, _ in shared) / sum(nfe for _, nfe in shared) if shared else None
 
 
 def _write_summary(path: Path, runs: Sequence[Run], metrics: Metrics) -> None:

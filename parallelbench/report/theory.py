@@ -17,7 +17,6 @@ from parallelbench.report.options import split_options, whole_number
 from parallelbench.report.plots import exact
 from parallelbench.report.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
 from parallelbench.stats.bounds import TASKS, threshold_accuracy
-from parallelbench.stats.intervals import Value
 
 OPTIONS = {
     "tasks": ",".join(TASKS),
@@ -35,7 +34,10 @@ def main(arguments: Sequence[str]) -> str:
     paths, options = split_options(arguments, OPTIONS, needs_paths=False)
     if paths:
         raise ValueError(f"analyze theory reads no runs, but was given {paths[0]}; write options as key=value")
-    tasks, lengths, sizes = _tasks(options["tasks"]), _lengths(options["n"]), _sizes(options["k"])
+    tasks = options["tasks"].split(",")
+    if unknown := [task for task in tasks if task not in TASKS]:
+        raise ValueError(f"unknown task {unknown[0]!r}; the theory has {', '.join(TASKS)}")
+    lengths, sizes = _lengths(options["n"]), _sizes(options["k"])
     largest = max(size if isinstance(size, int) else 1 for size in sizes)
     if largest > max(lengths):
         raise ValueError(f"k={largest} items per step, but the longest list has n={max(lengths)}; give k of 1 to n")
@@ -43,7 +45,8 @@ def main(arguments: Sequence[str]) -> str:
     out_dir = out_folder(options["out_dir"])
 
     began = time.perf_counter()
-    grid = [(task, n, k) for task in tasks for n in lengths for k in _per_step(sizes, n)]
+    per_step = {n: sorted({n if size == "n" else int(size) for size in sizes}) for n in lengths}
+    grid = [(task, n, k) for task in tasks for n in lengths for k in per_step[n] if k <= n]  # others: for longer lists
     cells = [cell(task, n, k, tau, samples) for task, n, k in tqdm(grid, desc="ideal models") for tau in (0, 1)]
     points = [(task, n, gamma) for task in tasks for n in lengths for gamma in _gammas(n)]
     edges = [edge(task, n, gamma, max(20, samples // 10)) for task, n, gamma in tqdm(points, desc="thresholds")]
@@ -64,14 +67,6 @@ def main(arguments: Sequence[str]) -> str:
     return f"{text}\n{out_dir / 'report.md'}: {time.perf_counter() - began:.0f} s"
 
 
-def _tasks(text: str) -> list[str]:
-    tasks = text.split(",")
-    for task in tasks:
-        if task not in TASKS:
-            raise ValueError(f"unknown task {task!r}; the theory has {', '.join(TASKS)}")
-    return tasks
-
-
 def _lengths(text: str) -> list[int]:
     """`3..10`, or `3,5,8`."""
     first, dots, last = text.partition("..")
@@ -89,12 +84,6 @@ def _sizes(text: str) -> list[int | str]:
     if not all(re.fullmatch("n|[1-9][0-9]?", size) for size in sizes):
         raise ValueError(f"k={text}; give items per step of at least 1 as 1,2,4, and n for all at once")
     return [size if size == "n" else int(size) for size in sizes]
-
-
-def _per_step(sizes: Sequence[int | str], n: int) -> list[int]:
-    """k of a list of n items, each once; those above n are for longer lists."""
-    chosen = {n if size == "n" else int(size) for size in sizes}
-    return sorted(k for k in chosen if k <= n)
 
 
 def _gammas(n: int) -> list[float]:
@@ -192,7 +181,7 @@ def _markdown(
             pairs.setdefault((one.task, one.n, one.k), {})[one.tau] = one
     settings = []
     for (task, n, k), pair in pairs.items():
-        both = [f"{_percent(pair[tau].accuracy_closed)} / {_interval(pair[tau].accuracy_ideal)}" for tau in (1, 0)]
+        both = [f"{_percent(pair[t].accuracy_closed)} / {pair[t].accuracy_ideal.text('.1f', 100)}" for t in (1, 0)]
         bits = [f"{pair[1].total_correlation:.4f}", f"{pair[1].kl_bound:.4f}"]
         settings.append([task, str(n), str(k), *bits, *both, _percent(pair[0].accuracy_argmax or 0.0)])
     inside = [one.accuracy_ideal.ci_low <= one.accuracy_closed <= one.accuracy_ideal.ci_high for one in cells]
@@ -214,7 +203,9 @@ def _markdown(
         shares = []
         for one in rows:
             setting = [one.task, *map(str, (one.n, one.k, one.tau)), _percent(one.accuracy_ideal)]
-            shares.append([*setting, _interval(one.accuracy_tiny), _interval(one.accuracy_any_order)])
+            shares.append(
+                [*setting, *(value.text(".1f", 100) for value in (one.accuracy_tiny, one.accuracy_any_order))]
+            )
         heads = ["task", "n", "k", "tau", "ideal %", "tiny %", "tiny, any order %"]
         lines += [*table(heads, shares), ""]
     return "\n".join(lines)
@@ -222,7 +213,3 @@ def _markdown(
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
-
-
-def _interval(value: Value) -> str:
-    return value.text(".1f", 100)

@@ -130,7 +130,7 @@ def tiny(model: DiffusionLM, task: str, n: int, k: int, tau: int, samples: int, 
     scores = [line.score(sample, out.text)["score"] for sample, out in zip(drawn, decoded, strict=True)]
     unmoved = [parse_lenient(out.text) == sample.data["people"] for sample, out in zip(drawn, decoded, strict=True)]
     kept = [bool(score) or (task == "shuffle" and same) for score, same in zip(scores, unmoved, strict=True)]
-    strict, lax = _share(np.array(scores) == 1), _share(np.array(kept))
+    strict, lax = (bounded(np.array(valid, dtype=float), 0, 1) for valid in ([score == 1 for score in scores], kept))
     ideal = Permutations(n, identity=False) if task == "shuffle" else posterior(task, n)
     decoder = Decoder(FixedK(k), temperature=1.0 if tau else COLD, confidence="random")
     best = _valid(ideal, decoder, ideal_samples, [n, k, tau])
@@ -148,8 +148,4 @@ def _valid(ideal: Posterior, decoder: Decoder, samples: int, seed: Sequence[int]
         cache=NO_CACHE,
         stop=Never(),
     )
-    return _share(ideal.valid(torch.tensor([row.token_ids for row in rows])).numpy())
-
-
-def _share(valid: np.ndarray) -> Value:
-    return bounded(valid.astype(float), 0, 1)
+    return bounded(ideal.valid(torch.tensor([row.token_ids for row in rows])).double().numpy(), 0, 1)

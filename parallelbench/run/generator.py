@@ -178,18 +178,12 @@ class DiffusionGenerator(Knobs):
         return list(zip(in_order(self.stream(batch, len(batch), recorder=recorder)), recorder.rows, strict=True))
 
     def describe(self) -> dict[str, object]:
-        decoder = self.decoder
+        decoder, in_queue = self.decoder, self.loop is decode_queue
         is_plain = not (decoder.transforms or decoder.rescore or decoder.revise or decoder.soft or decoder.temperature)
-        return {
-            **describe_model(self.model),
-            "is_baseline": is_plain
-            and self.loop is decode_queue
-            and decoder.rule == FixedK(1)
-            and decoder.confidence == "prob",
-            "fixed_number": self.loop is decode_queue
-            and type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin),
-            "is_ceiling": decoder.needs_reference,
-        }
+        one_by_one = decoder.rule == FixedK(1) and decoder.confidence == "prob"
+        fixed_number = type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin)
+        facts = {"is_baseline": in_queue and is_plain and one_by_one, "fixed_number": in_queue and fixed_number}
+        return {**describe_model(self.model), **facts, "is_ceiling": decoder.needs_reference}
 
     def fingerprint(self) -> str:
         return fingerprint(self.model, self.decoder.identity)

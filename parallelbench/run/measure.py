@@ -73,10 +73,11 @@ def timed_requests(
 
 
 def _seconds(work: Callable[[], R]) -> tuple[float, R]:
-    _synchronize()
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    synchronize()
     began = time.perf_counter()
     result = work()
-    _synchronize()
+    synchronize()
     return max(time.perf_counter() - began, LEAST_S), result
 
 
@@ -101,8 +102,3 @@ def watch_memory() -> Callable[[], dict[str, object] | None]:
         return {"bytes": 1024 * int(line.split()[1]), "of": "process"}
 
     return peak
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()

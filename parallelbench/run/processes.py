@@ -35,14 +35,10 @@ class Processes:
         """The shard of samples that this process writes, None where it is alone."""
         return self.rank if self.count > 1 else None
 
-    @property
-    def is_orphan(self) -> bool:
-        """Whether the launcher was killed, so that nobody would end this process."""
-        return self.count > 1 and os.getppid() != self.launcher
-
     def leave_if_orphan(self) -> None:
-        """Ends this process where nobody else would: it would write beside the run that resumes this one."""
-        if self.is_orphan:
+        """Ends this process where the launcher was killed, so that nobody else would: it would write beside the run
+        that resumes this one."""
+        if self.count > 1 and os.getppid() != self.launcher:
             raise SystemExit("error: the launcher was killed; repeat the command to resume")
 
     def share(self, items: Sequence[T]) -> Sequence[T]:

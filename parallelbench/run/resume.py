@@ -56,8 +56,8 @@ class OpenJob:
     def share(self) -> Sequence[Sequence[Sample]]:
         """The batches that fall to this process among those that hold a sample not yet known.
 
-        Those of long prompts come first in a queue, whose last samples leave slots idle, and where several processes
-        share batches. Of these the large ones do, else who gets the short last batch of one task gets all of them.
+        In a queue, long prompts come first, since its last samples leave slots idle. Where several processes share
+        batches, large ones come first: else one process would get the small last batch of every task.
         """
         missing, job = self.job.missing(self.known), self.job
         shared = self.processes.count > 1

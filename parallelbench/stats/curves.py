@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from parallelbench.records.facts import flatten
+from parallelbench.records.questions import K, grouped
 from parallelbench.records.record import Run
 
 
@@ -85,3 +86,8 @@ def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
         dropped = {f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items()}
         curves.append(" ".join(part for part in name.split() if part not in dropped))
     return curves
+
+
+def places(curve_of: Sequence[K]) -> dict[K, list[int]]:
+    """Places of each curve's runs."""
+    return grouped(range(len(curve_of)), curve_of.__getitem__)

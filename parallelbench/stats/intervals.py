@@ -58,7 +58,7 @@ def bounded(
     strata: Strata | None = None,
     weights: Numbers | None = None,
 ) -> Value:
-    """The mean of values in [low, high]: scores, and differences of scores.
+    """The mean of values in [low, high]: scores, and differences of scores. A value beyond a bound moves it.
 
     weights: of each sample, 1 on average, alike within a stratum.
 
@@ -68,7 +68,7 @@ def bounded(
     (Brown, Cai, DasGupta, Statistical Science 16:101, 2001), which Student's 95 % limit mends. Strata enter by their
     own means.
     """
-    n = len(values)
+    n, low, high = len(values), min(low, float(values.min())), max(high, float(values.max()))
     weights = np.ones(n) if weights is None else weights
     mean = float((weights * values).mean())
     if n == 1:
@@ -130,7 +130,8 @@ def quantiles(strata: Strata) -> list[float]:
 
 
 def places(strata: Strata | None, n: int) -> Groups:
-    """Strata as numbers from zero, those of a single sample as one; all as one where a single sample is left over."""
+    """A number from zero for each stratum. Strata of a single sample are one stratum together; if there is but one such
+    stratum, all samples are one."""
     if strata is None:
         return np.zeros(n, dtype=int)
     groups, counts = np.unique(strata, return_inverse=True, return_counts=True)[1:]

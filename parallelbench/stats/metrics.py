@@ -10,6 +10,7 @@ from parallelbench.records.record import Record
 from parallelbench.stats.intervals import MIN_BATCHES, Value, bounded, product
 from parallelbench.tasks.base import first_wording
 
+Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # of runs, by name, task and metric
 ALL = "all"
 
 
@@ -115,7 +116,7 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
     for task, group in tasks.items():  # what else its scorer says
         for name in group[0].scores.keys() - METRICS.keys():
             values = np.array([record.scores[name] for record in group], dtype=float)
-            metrics[task][name] = _score(values, np.full(len(group), task))
+            metrics[task][name] = bounded(values, 0, 1)
     return metrics
 
 
@@ -128,7 +129,7 @@ def measure(metric: str, records: Sequence[Record]) -> Value:
     if column.is_score:
         means = np.array([np.mean([column.numerator(record) for record in unit]) for unit in units], dtype=float)
         weights = np.array([len(unit) for unit in units]) * len(units) / len(records)
-        return replace(_score(means, strata, weights), n=len(records))
+        return replace(bounded(means, 0, 1, strata, weights), n=len(records))
 
     def sums(units: Sequence[Sequence[Record]]) -> np.ndarray:
         parts = (column.numerator, column.denominator)
@@ -150,7 +151,3 @@ def slowest(records: Sequence[Record]) -> Record:
     per_forward = sum(record.queried for record in records) / max(sum(record.nfe for record in records), 1)
     tokens = sum(record.num_tokens for record in records) / len(records)
     return replace(longest, nfe=nfe, num_tokens=round(tokens), queried=round(per_forward * nfe))
-
-
-def _score(values: np.ndarray, strata: np.ndarray, weights: np.ndarray | None = None) -> Value:
-    return bounded(values, min(0.0, values.min()), max(1.0, values.max()), strata, weights)

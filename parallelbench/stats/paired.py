@@ -1,12 +1,13 @@
 """Runs over the same samples, side by side, and their means resampled together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from parallelbench.records.record import Record, Run
 from parallelbench.stats.intervals import Value, bounded, product
+from parallelbench.stats.metrics import ALL
 from parallelbench.stats.resampling import resampled
 
 
@@ -27,6 +28,16 @@ class Paired:
         """Some of the samples."""
         numbers = (self.score, self.nfe, self.tokens, self.canvas)
         return Paired(self.tasks[of], *(column[:, of] for column in numbers))
+
+    def taking(self, runs: np.ndarray) -> "Paired":
+        """Rows of some of the runs. runs: their places, one per sample `[rows, samples]` or for all `[rows, 1]`."""
+        numbers = (self.score, self.nfe, self.tokens, self.canvas)
+        return Paired(self.tasks, *(column[runs, np.arange(len(self.tasks))] for column in numbers))
+
+    def by_task(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each task and which samples are its own, `[samples]`; last ALL with all of them."""
+        yield from ((str(task), self.tasks == task) for task in np.unique(self.tasks))
+        yield ALL, np.full(len(self.tasks), True)
 
     def slow(self) -> np.ndarray:
         """Forwards of each run's slowest conceivable sample, one per column, `[runs]`; those of any where all took
@@ -108,16 +119,15 @@ class Marks:
 def marks(paired: Paired) -> list[Marks]:
     """Of each run."""
     found, weights = [], paired.alike()
-    for score, nfe, tokens, canvas, slow in zip(
-        paired.score, paired.nfe, paired.tokens, paired.canvas, paired.slow(), strict=True
-    ):
 
-        def mean(numbers: np.ndarray, powers: Sequence[int], unseen: Sequence[float]) -> Value:
-            return product(np.atleast_2d(weights * numbers), powers, paired.tasks, np.array([unseen]))
+    def mean(numbers: np.ndarray, powers: Sequence[int], unseen: Sequence[float]) -> Value:
+        return product(np.atleast_2d(weights * numbers), powers, paired.tasks, np.array([unseen]))
 
+    columns = (paired.score, paired.nfe, paired.tokens, paired.canvas, paired.slow())
+    for score, nfe, tokens, canvas, slow in zip(*columns, strict=True):
         found.append(
             Marks(
-                bounded(score, min(0.0, score.min()), max(100.0, score.max()), paired.tasks, weights),
+                bounded(score, 0, 100, paired.tasks, weights),
                 mean(nfe, (1,), [slow]),
                 mean(canvas / nfe, (1,), [canvas.mean() / slow]),
                 mean(np.stack([tokens, nfe]), (1, -1), [tokens.mean(), slow]),

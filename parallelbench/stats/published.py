@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from parallelbench.records.questions import grouped
 from parallelbench.stats.sweeps import LEVELS, pbx
 
 Key = tuple[str, str]  # model, strategy
@@ -116,10 +117,9 @@ def _files(paths: Sequence[Path], suffix: str) -> list[Path]:
 
 def _curves(path: Path) -> dict[Key, Curve]:
     """The curves of means. Rows per task cannot stand in for them: each task has an order of speeds of its own."""
-    rows = _rows(path)
     curves = {}
-    for key in dict.fromkeys(key for key, *_ in rows):
-        points = [(speed, score) for other, task, speed, score in rows if (other, task) == (key, MEAN)]
+    for key, rows in grouped(_rows(path), lambda row: row[0]).items():
+        points = [(speed, score) for _, task, speed, score in rows if task == MEAN]
         if not points:
             raise ValueError(f"{path} has no {MEAN!r} rows for {' '.join(key)}; PBx is of means over tasks")
         speeds, scores = np.array(points).T

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
+from parallelbench.stats.curves import places
 from parallelbench.stats.intervals import CONFIDENCE, Value
 from parallelbench.stats.paired import side_by_side
 from parallelbench.stats.resampling import interval, lead, resampled
@@ -49,8 +49,7 @@ class EqualQuality:
 
 def equal_quality(runs: Sequence[Run], curve_of: Sequence[str]) -> EqualQuality | None:
     """Of runs and the curve of each; None unless a curve has several runs and all decoded the same samples."""
-    places = grouped(range(len(runs)), curve_of.__getitem__)
-    curves = {name: [runs[i] for i in at] for name, at in places.items()}
+    curves = {name: [runs[i] for i in at] for name, at in places(curve_of).items()}
     samples = {tuple(sorted((r.task, r.id, r.prompt_sha) for r in run.records)) for run in runs}
     if len(curves) == len(runs) or len(samples) > 1:
         return None
@@ -86,10 +85,10 @@ def speeds(curves: Mapping[str, Sequence[Run]], reference: str) -> dict[str, dic
     score, tokens, nfe = resampled(columns, paired.tasks, worst, best)
     tpf, top = tokens / nfe, score[:, ranked].max(1)
 
-    reached: dict[str, dict[float, np.ndarray]] = {}
-    for name in curves:
-        at = [i for i, other in enumerate(names) if other == name]
-        reached[name] = {level: speeds_at(tpf[:, at], score[:, at], level * top) for level in LEVELS}
+    reached = {
+        name: {level: speeds_at(tpf[:, at], score[:, at], level * top) for level in LEVELS}
+        for name, at in places(names).items()
+    }
     return {
         name: {
             level: Speed(speed_value(values, n), speed_value(lead(values, reached[reference][level]), n))

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.stats import binom, permutation_test
 from tqdm import tqdm
 
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
+from parallelbench.stats.curves import places
 from parallelbench.stats.intervals import Value, Z
 from parallelbench.stats.paired import Means
 from parallelbench.stats.resampling import HALF, interval
@@ -31,13 +31,8 @@ LEGEND = (
 )
 
 
-def merged(speed: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The curve in order of speed, the best score alone where speeds are equal (to nine decimals)."""
-    at = _merged_places(speed, score)
-    return speed[at], score[at]
-
-
-def _merged_places(speed: np.ndarray, score: np.ndarray) -> np.ndarray:
+def merged(speed: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Places of the points in order of speed; of equal speeds (to nine decimals) only the best score's."""
     order = np.lexsort((score, speed.round(9)))
     return order[np.append(np.diff(speed[order].round(9)) > 0, True)]
 
@@ -50,14 +45,15 @@ def pbx(speed: np.ndarray, score: np.ndarray, level: int | float, discrete: bool
     """
     if discrete:
         return float(speed[score >= level].max(initial=0.0))
-    return float(np.nan_to_num(speed_at(*merged(speed, score), level)))
+    at = merged(speed, score)
+    return float(np.nan_to_num(speed_at(speed[at], score[at], level)))
 
 
 def aup(speed: np.ndarray, score: np.ndarray, best: float, kept: np.ndarray | None = None) -> float:
     """Accuracy under parallelism: the area under the score (per cent) over speed, from 0 at the slowest point's score,
     where points worse than `best`, the best score of any method, count less and points more than five points below the
     slowest are left out. kept: the points that stay, if that is known, `[points]`."""
-    at = _merged_places(speed, score)
+    at = merged(speed, score)
     stays = (score[at[0]] - score).round(9) <= AUP_DROP if kept is None else kept
     at = at[stays[at] | (at == at[0])]
     x, y = speed[at], score[at]
@@ -74,7 +70,7 @@ def aups(speed: np.ndarray, score: np.ndarray, best: np.ndarray, n: int) -> np.n
     at the far end of their own 95 % interval, with room for a sample that nobody saw, for the upper one those that are
     at its near end.
     """
-    slowest = _merged_places(speed[0], score[0])[0]
+    slowest = merged(speed[0], score[0])[0]
     drop = score[:, [slowest]] - score
     slack = Z * np.hypot(drop[1:].std(0), 100 / n) if len(drop) > 1 else np.zeros(score.shape[1])
     slack[slowest] = 0  # it stays
@@ -101,21 +97,10 @@ def area(speed: np.ndarray, score: np.ndarray) -> float:
     return float((np.diff(speed[front], prepend=0.0) * score[front]).sum())
 
 
-@dataclass(frozen=True)
-class Oracle:
-    """Which run an oracle takes for each sample, and what it gets; all `[samples]`."""
-
-    run: np.ndarray
-    score: np.ndarray
-    nfe: np.ndarray
-
-
-def oracle(score: np.ndarray, nfe: np.ndarray) -> Oracle:
-    """Per sample the run with the fewest forwards among those that reach the sample's best score; the first such run.
-    score, nfe: `[runs, samples]`."""
-    run = np.where(score == score.max(0), nfe, np.inf).argmin(0)
-    samples = np.arange(score.shape[1])
-    return Oracle(run, score[run, samples], nfe[run, samples])
+def oracle(score: np.ndarray, nfe: np.ndarray) -> np.ndarray:
+    """The place of the run that an oracle takes for each sample, `[samples]`: of those that reach the sample's best
+    score the one with the fewest forwards, the first such run. score, nfe: `[runs, samples]`."""
+    return np.where(score == score.max(0), nfe, np.inf).argmin(0)
 
 
 def sign_flip_p(differences: np.ndarray) -> float:
@@ -173,8 +158,3 @@ def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Mean
             interval(np.array([area(*row) for row in zip(tpf, score, strict=True)]), n),
         )
     return sweeps
-
-
-def places(strategies: Sequence[str]) -> dict[str, list[int]]:
-    """Places of each curve's runs."""
-    return grouped(range(len(strategies)), strategies.__getitem__)

@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from parallelbench.records.questions import question, wording
-from parallelbench.records.record import Record, Run
+from parallelbench.records.record import Run
 from parallelbench.stats.agreement import agreement
+from parallelbench.stats.curves import places
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.stats.resampling import resampled
 from parallelbench.stats.speed_at_quality import MIDDLE, speeds_at
-from parallelbench.stats.sweeps import places
 
 Scores = Float[np.ndarray, "m d"]  # of each decoder in each resample
 
@@ -57,8 +57,8 @@ class Wordings:
 def across_wordings(runs: Sequence[Run], curve_of: Sequence[str]) -> Wordings | None:
     """Over the questions that all these runs were asked in all of their wordings; runs in one wording are left out, and
     None where no two are left. Ceilings are not ranked."""
-    found = {i: _by_question(run) for i, run in enumerate(runs)}
-    found = {i: asked for i, asked in found.items() if len({number for _, number in asked}) > 1}
+    asked_of = ({(question(record), wording(record.task)): record for record in run.records} for run in runs)
+    found = {i: asked for i, asked in enumerate(asked_of) if len({number for _, number in asked}) > 1}
     if len(found) < 2:
         return None
     both = set.intersection(*({number for _, number in asked} for asked in found.values()))
@@ -76,7 +76,7 @@ def across_wordings(runs: Sequence[Run], curve_of: Sequence[str]) -> Wordings | 
         dtype=float,
     )  # [3, runs, wordings, questions]
     tasks = np.array([task for task, _ in shared])
-    score = {i: [_mean(row, tasks) for row in columns[0, at]] for at, i in enumerate(chosen)}
+    score = {i: [bounded(row, 0, 100, tasks) for row in columns[0, at]] for at, i in enumerate(chosen)}
     spread = {i: _spread(columns[0, at], numbers, tasks) for at, i in enumerate(chosen)}
     ranking = [at for at, i in enumerate(chosen) if not runs[i].facts.is_ceiling]
     ranked, names, values = _values(columns[:, ranking], tasks, [curve_of[chosen[at]] for at in ranking])
@@ -90,21 +90,11 @@ def across_wordings(runs: Sequence[Run], curve_of: Sequence[str]) -> Wordings | 
     return Wordings(numbers, len(shared), score, spread, ranked, best, pairs, same_best)
 
 
-def _by_question(run: Run) -> dict[tuple[tuple[str, str], int], Record]:
-    return {(question(record), wording(record.task)): record for record in run.records}
-
-
-def _mean(score: np.ndarray, tasks: np.ndarray) -> Value:
-    return bounded(score, min(0.0, score.min()), max(100.0, score.max()), tasks)
-
-
 def _spread(score: np.ndarray, numbers: Sequence[int], tasks: np.ndarray) -> tuple[Value, int, int]:
     """The wording with the largest mean less that with the smallest, question by question."""
     means = score.mean(1)
     high, low = int(means.argmax()), int(means.argmin())
-    change = score[high] - score[low]
-    most = max(100.0, float(np.abs(change).max()))
-    return bounded(change, -most, most, tasks), numbers[high], numbers[low]
+    return bounded(score[high] - score[low], -100, 100, tasks), numbers[high], numbers[low]
 
 
 def _values(columns: np.ndarray, tasks: np.ndarray, curve_of: Sequence[str]) -> tuple[str, list[str], list[Scores]]:

@@ -13,7 +13,7 @@ from parallelbench.tasks.text.measures import BertScore
 from parallelbench.tasks.text.source import LEVELS
 from parallelbench.tasks.text.tasks import Paraphrase, Summary, WordsToSentence
 from parallelbench.tasks.waiting_line import OPERATIONS, WaitingLine
-from parallelbench.tasks.wording import Reworded, Wording, named_task, reworded
+from parallelbench.tasks.wording import DrawnTask, Reworded, Wording, named_task, reworded
 
 
 def builtin_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, WaitingLine | LatinSquare | Sudoku]:
@@ -30,7 +30,7 @@ def text_tasks(
     return {task.name: task for task in tasks}
 
 
-def named_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, Task]:
+def named_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, DrawnTask]:
     """All tasks that a suite may name."""
     return {**builtin_tasks(lengths), **text_tasks(), **vision_tasks()}
 

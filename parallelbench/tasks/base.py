@@ -37,26 +37,14 @@ class Sample(Knobs):
     form: str | None = None
 
 
-@runtime_checkable
-class Shown(Protocol):
-    """A picture that a question is about."""
-
-    def image(self) -> Any:
-        """As a PIL image."""
-        ...
-
-    def url(self) -> str:
-        """As a data URL, a text that a chat message can hold."""
-        ...
-
-
 @dataclass(frozen=True)
 class Draw:
     """A prompt, what its scorer needs and one correct answer, before it becomes a numbered sample.
 
     wordings: the same question in other words.
     instance: the text whose hash says whether benchmark or training owns the question. None: the prompt.
-    picture: what the prompt asks about, shown before it. None: the prompt is all.
+    picture: what the prompt asks about, shown before it: a PIL image by `image()`, a data URL by `url()`, as
+        `shapes.Painted` has them. None: the prompt is all.
     """
 
     prompt: str
@@ -64,7 +52,7 @@ class Draw:
     target: str
     wordings: Sequence[str] = ()
     instance: str | None = None
-    picture: Shown | None = None
+    picture: Any = None
 
     def messages(self, *, images: bool = False) -> list[dict[str, Any]]:
         """The chat that asks it. images: whether a picture stands in it as an image, not as text."""

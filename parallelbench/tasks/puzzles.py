@@ -52,11 +52,12 @@ class LatinSquare(Drawn):
         """`score` takes the first four lines over the symbols, as published; `score_strict` wants exactly four rows
         of four."""
         symbols = set(sample.data["symbols"])
-        rows = read_cells(completion)
+        rows = [[cell.strip() for cell in line.split(",")] for line in completion.split("\n")]
         found = [row for row in rows if set(row) == symbols]
+        is_square = len(rows) == 4 and all(len(row) == 4 for row in rows)
         return {
             "score": float(len(found) >= 4 and is_latin(found[:4], symbols)),
-            "score_strict": float(is_latin_square(rows, symbols)),
+            "score_strict": float(is_square and is_latin(rows, symbols)),
         }
 
     def nearest(self, sample: Sample, completion: str) -> str:
@@ -129,19 +130,9 @@ def solves(answer: str, puzzle: str) -> bool:
     return fits and tuple(map(int, answer)) in sudoku_grids()
 
 
-def read_cells(text: str) -> list[list[str]]:
-    """Lines of comma-separated cells."""
-    return [[cell.strip() for cell in line.split(",")] for line in text.split("\n")]
-
-
 def is_latin(rows: Sequence[Sequence[str]], symbols: Set[str]) -> bool:
     """Whether every row and every column is made of exactly the symbols (rows may repeat some)."""
     return all(set(line) == symbols for line in [*rows, *zip(*rows, strict=False)])
-
-
-def is_latin_square(rows: Sequence[Sequence[str]], symbols: Set[str]) -> bool:
-    """Whether the rows are a 4x4 Latin square and nothing more."""
-    return len(rows) == 4 and all(len(row) == 4 for row in rows) and is_latin(rows, symbols)
 
 
 def _write_square(square: Sequence[Sequence[int]], symbols: Sequence[str]) -> str:

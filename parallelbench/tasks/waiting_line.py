@@ -122,7 +122,9 @@ class WaitingLine(Drawn):
         firsts, lasts = rng.sample(FIRST_NAMES, n + 1), rng.sample(LAST_NAMES, n + 1)
         *people, person = (f"{first} {last}" for first, last in zip(firsts, lasts, strict=True))
         place = rng.randrange(n + 1 if self.operation.startswith("insert") else n)
-        answer = _answer(self.operation, people, person, place, rng)
+        answer = changed_line(self.operation, people, person, place)
+        while self.operation == "shuffle" and answer == people:
+            answer = rng.sample(people, n)
         prompt, *wordings = (
             wording.format(people=write_list(people), person=person, index=place, number=place + 1)
             for wording in WORDINGS[self.operation]
@@ -143,8 +145,7 @@ class WaitingLine(Drawn):
 
     def nearest(self, sample: Sample, completion: str) -> str:
         """By names in their places: the two of a person count one each."""
-        people, person = list(sample.data["people"]), sample.data["person"]
-        answer, places = parse_lenient(completion), range(len(people))
+        people, answer = list(sample.data["people"]), parse_lenient(completion)
         if self.operation == "shuffle":
             from scipy.optimize import linear_sum_assignment  # takes a second to load, which `list` does not need
 
@@ -152,49 +153,32 @@ class WaitingLine(Drawn):
             shared = np.array([[common(given.split(), one.split()) for one in people] for given in answer])
             line = [people[i] for i in linear_sum_assignment(shared, maximize=True)[1]]
             return sample.target if line == people else write_list(line)
-        lines = {
-            "insert_random": [[*people[:i], person, *people[i:]] for i in range(len(people) + 1)],
-            "remove_random": [people[:i] + people[i + 1 :] for i in places],
-            "replace_random": [[*people[:i], person, *people[i + 1 :]] for i in places],
-        }.get(self.operation)
-        names = " ".join(answer).split()
-        return (
-            sample.target if lines is None else write_list(max(lines, key=lambda x: common(" ".join(x).split(), names)))
-        )
+        if not self.operation.endswith("_random"):
+            return sample.target
+        lines, names = lines_anywhere(self.operation, people, sample.data["person"]), " ".join(answer).split()
+        return write_list(max(lines, key=lambda line: common(" ".join(line).split(), names)))
 
 
 def is_valid(operation: str, answer: list[str], people: list[str], person: str | None, target: list[str]) -> bool:
     """Whether a line is a right answer: any that the operation allows, or `target` where it allows but one."""
     if operation == "shuffle":
         return sorted(answer) == sorted(people) and answer != people
-    if operation == "insert_random":
-        if person not in answer:
-            return False
-        place = answer.index(person)
-        return answer[:place] + answer[place + 1 :] == people
-    if operation == "remove_random":
-        return any(answer == people[:i] + people[i + 1 :] for i in range(len(people)))
-    if operation == "replace_random":
-        return any(answer == [*people[:i], person, *people[i + 1 :]] for i in range(len(people)))
-    return answer == target
+    return answer in lines_anywhere(operation, people, person) if operation.endswith("_random") else answer == target
 
 
-def _answer(operation: str, people: list[str], person: str, place: int, rng: random.Random) -> list[str]:
-    """One correct answer; the random operations use `place` as their choice."""
+def lines_anywhere(operation: str, people: list[str], person: str | None) -> list[list[str]]:
+    """All right answers of an operation at a place of one's choice, from the front on."""
+    places = range(len(people) + operation.startswith("insert"))
+    return [changed_line(operation, people, person, place) for place in places]
+
+
+def changed_line(operation: str, people: list[str], person: str | None, place: int) -> list[str]:
+    """The line after an operation at a place, chosen or given. A line to be shuffled is returned as it is."""
     kind = operation.split("_")[0]
-    if kind == "copy":
-        return people
-    if kind == "reverse":
-        return people[::-1]
-    if kind == "sort":
-        return sorted(people)
-    if kind == "shuffle":
-        answer = people
-        while answer == people:
-            answer = rng.sample(people, len(people))
-        return answer
-    after = place if kind == "insert" else place + 1
-    return people[:place] + ([] if kind == "remove" else [person]) + people[after:]
+    if kind not in ("insert", "remove", "replace"):
+        return {"reverse": people[::-1], "sort": sorted(people)}.get(kind, people)
+    joining = [] if kind == "remove" else [person or ""]
+    return people[:place] + joining + people[place + (kind != "insert") :]
 
 
 def write_list(people: Sequence[str]) -> str:

@@ -12,14 +12,14 @@ from transformers import PreTrainedTokenizerBase
 
 from dllm.protocols import Text
 from dllm.training.objectives import Batch, collate
-from parallelbench.tasks import builtin_tasks, text_tasks
+from parallelbench.tasks import named_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, train_draw
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 from parallelbench.tasks.puzzles import LATIN_WORDINGS, SUDOKU_WORDINGS
-from parallelbench.tasks.shapes import COLOURS, COLUMNS, KINDS, QUESTIONS, ROWS, vision_tasks
+from parallelbench.tasks.shapes import COLOURS, COLUMNS, KINDS, QUESTIONS, ROWS
 from parallelbench.tasks.text.tasks import PARAPHRASE_WORDINGS, SUMMARY_WORDINGS, WORDS_WORDINGS
 from parallelbench.tasks.waiting_line import WORDINGS
-from parallelbench.tasks.wording import DrawnTask, reworded
+from parallelbench.tasks.wording import reworded
 
 SCAFFOLD = ('["', '", "', '"]', ",", "\n")  # the format of an answer, not its content
 
@@ -28,7 +28,7 @@ def phrases(templates: Sequence[int] = (0,), text_draws: int = 0, pictures: bool
     """What a shipped tokenizer knows as single tokens: list punctuation, names, the fixed text of these wordings of
     the tasks, and the words of so many draws of each text task. pictures: what the questions about pictures are made
     of; without templates nothing else."""
-    tasks = _tasks((3,))
+    tasks = named_tasks((3,))
     for wording in filter(None, templates):
         reworded(tasks["waiting_line/copy"], wording)  # refuses one that is not there
     kinds = [*WORDINGS.values(), LATIN_WORDINGS, SUDOKU_WORDINGS]
@@ -70,7 +70,7 @@ class TaskMixture:
     templates: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
-        known = _tasks(self.lengths)
+        known = named_tasks(self.lengths)
         unknown = set(self.weights) - set(known)
         if unknown:
             raise ValueError(f"unknown task {sorted(unknown)[0]!r} in weights; choose among {', '.join(known)}")
@@ -131,7 +131,7 @@ class TaskStream:
 
     def _draws(self, rng: random.Random, step: int, held_out: bool) -> list[Draw]:
         mixture = self.mixture
-        tasks = _tasks(mixture.long_lengths if rng.random() < mixture.long_share else mixture.lengths)
+        tasks = named_tasks(mixture.long_lengths if rng.random() < mixture.long_share else mixture.lengths)
         names = rng.choices(list(mixture.weights), list(mixture.weights.values()), k=mixture.batch_size)
         first = step * mixture.batch_size
         draws = [train_draw(tasks[name], mixture.seed, first + i, held_out) for i, name in enumerate(names)]
@@ -157,7 +157,3 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
     if not isinstance(eos, int):
         raise ValueError("the tokenizer names no EOS, so no answer could end")
     return pad if isinstance(pad, int) else eos, eos
-
-
-def _tasks(lengths: Sequence[int]) -> dict[str, DrawnTask]:
-    return {**builtin_tasks(lengths), **text_tasks(), **vision_tasks()}

@@ -162,16 +162,12 @@ class Rows(Knobs):
 
     def _encode_rows(self, rows: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
         """Prompts through the chat template, and the answers' tokens."""
-        chats = (
-            rows[self.messages]
-            if self.messages
-            else [
-                [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-                for prompt, answer in zip(
-                    rows[self.prompt], rows[self.answer] if self.answer else [""] * len(rows[self.prompt]), strict=True
-                )
-            ]
-        )
+        if self.messages:
+            chats = rows[self.messages]
+        else:
+            asked = rows[self.prompt]
+            pairs = zip(asked, rows[self.answer] if self.answer else [""] * len(asked), strict=True)
+            chats = [[{"role": "user", "content": a}, {"role": "assistant", "content": b}] for a, b in pairs]
         for chat in chats:
             if len(chat) < 2 or chat[-1]["role"] != "assistant" or not isinstance(chat[-1]["content"], str):
                 raise ValueError(
@@ -194,19 +190,15 @@ class Rows(Knobs):
     def _encode_texts(self, rows: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
         """Texts one after another, cut into rows without a prompt; what is left over at the end of each thousand texts
         is dropped."""
-        _, eos_id = special_ids(tokenizer)
-        found: dict[str, list] = {"prompt": [], "answer": [], "length": [], "held_out": []}
+        (_, eos_id), size = special_ids(tokenizer), self.max_length
+        pieces: list[tuple[list[int], bool]] = []
         for held_out in (False, True):
             texts = [text for text in rows[self.text or ""] if is_held_out(text) == held_out]
-            tokens: list[int] = []
-            for ids in tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []:
-                tokens += [*ids, eos_id]
-            for start in range(0, len(tokens) - self.max_length + 1, self.max_length):
-                found["prompt"].append([])
-                found["answer"].append(tokens[start : start + self.max_length])
-                found["length"].append(self.max_length)
-                found["held_out"].append(held_out)
-        return found
+            found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+            tokens = [token for ids in found for token in (*ids, eos_id)]
+            pieces += [(tokens[i : i + size], held_out) for i in range(0, len(tokens) - size + 1, size)]
+        answers, held = [piece for piece, _ in pieces], [held_out for _, held_out in pieces]
+        return {"prompt": [[] for _ in pieces], "answer": answers, "length": [size] * len(pieces), "held_out": held}
 
 
 @dataclass(frozen=True)

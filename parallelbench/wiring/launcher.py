@@ -25,9 +25,9 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from conf.knobs import Count, Number, check
-from parallelbench.wiring.clusters import SRUN, CommandWorker, ray_jobs
+from parallelbench.wiring.clusters import SRUN, ray_jobs
 from parallelbench.wiring.config import Outcome, decode_config
-from parallelbench.wiring.pool import Died, Report, devices, run_jobs, share_out
+from parallelbench.wiring.pool import Died, Report, Worker, devices, run_jobs, share_out
 from parallelbench.wiring.sweeper import GridsSweeper
 
 Plugins.instance()  # it runs the modules of Hydra's own plugins once more, so their classes are new ones afterwards
@@ -113,7 +113,7 @@ class SlurmLauncher(_Workers):
         if shutil.which("srun") is None:
             raise ValueError("launcher=slurm needs srun; give the command on a machine of the Slurm cluster")
         command = [*SRUN, *self.options]
-        return share_out(configs, [partial(CommandWorker, work, command)] * min(self.workers, len(configs)), show)
+        return share_out(configs, [partial(Worker, work, command)] * min(self.workers, len(configs)), show)
 
 
 class RayLauncher(_Workers):

@@ -28,7 +28,6 @@ class Command:
     handed: str = ""
 
 
-OUT_DIR = {"out_dir": "folder to write"}
 TABLES = {
     "csv": "FILE,... published tables beside your runs",
     "leaderboard": "FILE,... the leaderboard site's MODEL.json",

@@ -1,26 +1,27 @@
-"""Jobs on the devices of one machine: a worker process per device, each taking the next job as soon as it is free.
+"""Jobs on several devices: a worker process for each, which takes the next job as soon as it is free.
 
 Workers stay until the jobs are done, so what one has loaded serves its later jobs. A worker that dies takes its job
-with it and is replaced; workers end at once when their parent is killed. `parallelbench.wiring.clusters` has workers on
-other machines.
+with it and is replaced; workers end at once when their parent is killed. As a program this is the worker. Jobs come on
+stdin, what it says goes to stdout.
 """
 
-import multiprocessing
 import os
-import signal
+import subprocess
+import sys
 import threading
-from abc import ABC, abstractmethod
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 Job = TypeVar("Job")
 Report = Callable[[Any], None]
-SPAWN = multiprocessing.get_context("spawn")
+GRACE_S = 10
 
 
 @dataclass(frozen=True)
@@ -59,33 +60,55 @@ def run_jobs(
 
     work: a function of a module, called in a worker with the job and a function that reports back while it runs.
     """
-    return share_out(jobs, [partial(_Process, work, environment) for environment in environments], on_report)
+    found = {"PYTHONPATH": os.pathsep.join(sys.path)}  # a worker imports what its parent can
+    return share_out(jobs, [partial(Worker, work, (), {**each, **found}) for each in environments], on_report)
 
 
-class Worker(ABC):
-    """A process that does one job after another.
+class Worker:
+    """A process that does one job after another, on whatever machine a command starts it. The command carries stdin and
+    stdout, as `srun` and `ssh` do; none starts it here. It ends when this process does, because its stdin ends then.
 
     connection: where it says ("ready", None) once it can take a job, ("report", anything), and ("result", what `work`
         returned).
     index: of the job that it has.
     """
 
-    connection: Connection
-    index: int | None = None
+    def __init__(
+        self,
+        work: Callable[[Any, Report], Any],
+        command: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.work, self.index = work, cast(int | None, None)
+        # a session of its own: Ctrl-C is for this process, which then ends its workers
+        options: dict[str, Any] = {"bufsize": 0, "start_new_session": True, "env": {**os.environ, **environment}}
+        words = [*command, sys.executable, "-m", __name__]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.jobs = Connection(os.dup(self.process.stdin.fileno()), readable=False)
+        self.connection = Connection(os.dup(self.process.stdout.fileno()), writable=False)
+        self.process.stdin.close()
+        self.process.stdout.close()
 
-    @abstractmethod
-    def send(self, job: Any) -> None: ...
+    def send(self, job: Any) -> None:
+        with suppress(BrokenPipeError):  # it has died, which is seen when it is read from
+            self.jobs.send((self.work, job))
 
-    @abstractmethod
     def close(self) -> None:
         """It ends when it looks for the next job."""
+        self.jobs.close()
 
-    @abstractmethod
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        self.process.terminate()  # srun then gives its allocation back
+        try:
+            self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
-    @abstractmethod
     def exit_code(self) -> int:
         """Waits for its end."""
+        return self.process.wait()
 
 
 def share_out(
@@ -136,60 +159,28 @@ def share_out(
             worker.kill()
 
 
-class _Process(Worker):
-    """A process of this machine with its end of a pipe."""
-
-    def __init__(self, work: Callable[[Any, Report], Any], environment: Mapping[str, str]) -> None:
-        self.connection, theirs = SPAWN.Pipe()
-        self.process: BaseProcess = SPAWN.Process(target=_serve, args=(theirs, work), daemon=True)
-        with _inherited(environment):  # before the libraries that read it are imported
-            self.process.start()
-        theirs.close()
-
-    def send(self, job: Any) -> None:
-        self.connection.send(job)
-
-    def close(self) -> None:
-        self.connection.close()
-
-    def kill(self) -> None:
-        self.process.kill()
-
-    def exit_code(self) -> int:
-        self.process.join()
-        return self.process.exitcode or 0
+def _serve() -> None:
+    jobs, said = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    os.dup2(2, 1)  # what libraries print is no message
+    came: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_receive, args=(jobs, came), daemon=True).start()
+    said.send(("ready", None))
+    while True:
+        work, job = came.get()
+        said.send(("result", work(job, lambda report: said.send(("report", report)))))
 
 
-def _serve(connection: Connection, work: Callable[[Any, Report], Any]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    connection.send(("ready", None))
+def _receive(jobs: Connection, came: "SimpleQueue[Any]") -> None:
+    """Ends the process with its stdin, in the middle of a job too."""
     while True:
         try:
-            job = connection.recv()
+            came.put(jobs.recv())
         except EOFError:
-            return
-        connection.send(("result", work(job, lambda report: connection.send(("report", report)))))
+            os._exit(0)
+        except Exception:  # a job that cannot be read
+            traceback.print_exc()
+            os._exit(1)
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
-
-
-@contextmanager
-def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
-    """What a process that is started now inherits: variables, and a deaf ear for Ctrl-C, which is its parent's."""
-    before = {key: os.environ.get(key) for key in environment}
-    os.environ.update(environment)
-    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, on_interrupt)
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
+if __name__ == "__main__":
+    _serve()

@@ -21,13 +21,13 @@ from parallelbench.records.files import replace_file
 from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
-from parallelbench.report.drawing.style import look
+from parallelbench.report.drawing.style import KNOWN, look
 from parallelbench.report.page.viewer import viewer_data
 from parallelbench.report.sections import equal_quality as opening
 from parallelbench.report.sections import rewording
 from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.intervals import Value, quantiles
-from parallelbench.stats.metrics import ALL, METRICS
+from parallelbench.stats.metrics import ALL, METRICS, Metrics
 from parallelbench.stats.paired import means, pair
 from parallelbench.stats.speed_at_quality import EqualQuality
 from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
@@ -41,7 +41,7 @@ MAX_TEXTS = 5_000_000  # characters of the page that may be answers; it goes wit
 
 def write_page(
     runs: Sequence[Run],
-    metrics: Mapping[str, Mapping[str, Mapping[str, Value]]],
+    metrics: Metrics,
     folder: Path,
     command: Callable[[Run], str],
     equal: EqualQuality | None,
@@ -67,7 +67,7 @@ def write_page(
 
 def page_data(
     runs: Sequence[Run],
-    metrics: Mapping[str, Mapping[str, Mapping[str, Value]]],
+    metrics: Metrics,
     command: Callable[[Run], str],
     equal: EqualQuality | None,
     wordings: Wordings | None = None,
@@ -82,7 +82,10 @@ def page_data(
     set_of = {i: place for place, members in enumerate(sets.values()) for i in members}
     samples = [_packed_json(_samples(run)) if i in set_of else "" for i, run in enumerate(runs)]
     texts = [_packed_json([r.completion[:MAX_CHARS] for r in _in_order(run)]) for run in runs]
-    questions = [_questions(runs[members[0]]) for members in sets.values()]
+    asked = [
+        [[r.id, r.prompt[:MAX_CHARS], r.target[:MAX_CHARS]] for r in _in_order(runs[i])] for i, *_ in sets.values()
+    ]
+    questions = [_packed_json(of_set) for of_set in asked]
     if sum(map(len, (*texts, *questions))) > MAX_TEXTS:
         texts, questions = [""] * len(runs), [""] * len(sets)
     return {
@@ -103,7 +106,10 @@ def page_data(
                 "processes": run.info.get("processes", 1),
                 "batch_size": run.config["batch_size"],
                 "peak_memory": run.info.get("peak_memory"),
-                "tasks": {task: _cells(row) for task, row in metrics[name].items()},
+                "tasks": {
+                    task: {"n": row["score"].n, **{metric: _numbers(row[metric]) for metric in METRICS}}
+                    for task, row in metrics[name].items()
+                },
                 "set": set_of.get(i),
                 "samples": samples[i],
                 "texts": texts[i],
@@ -174,14 +180,9 @@ def _rewording(wordings: Wordings) -> dict[str, object]:
 
 def _looks(run: Run) -> dict[str, tuple[str, str]]:
     """Colour and shape of what may tell the run from others."""
-    choices = run.info["choices"]
-    named = {"decoder": choices["decoder"], "cache": choices["cache"], "model": str(run.info["model"])}
-    looks = {kind: look(kind, name) for kind, name in named.items()}
+    named = {**run.info["choices"], "model": str(run.info["model"])}
+    looks = {kind: look(kind, named[kind]) for kind in KNOWN}
     return {kind: (seen.colour, seen.shape) for kind, seen in looks.items()}
-
-
-def _cells(row: Mapping[str, Value]) -> dict[str, object]:
-    return {"n": row["score"].n, **{name: _numbers(row[name]) for name in METRICS}}
 
 
 def _numbers(value: Value) -> list[float | None]:
@@ -209,10 +210,6 @@ def _samples(run: Run) -> dict[str, list[float | None]]:
             if any(r.scores.get(name) != r.scores["score"] for r in records)
         },
     }
-
-
-def _questions(run: Run) -> str:
-    return _packed_json([[r.id, r.prompt[:MAX_CHARS], r.target[:MAX_CHARS]] for r in _in_order(run)])
 
 
 def _student(key: Sequence[Sequence[str]]) -> list[list[float]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from parallelbench.tasks.waiting_line import write_list
+from parallelbench.tasks.waiting_line import changed_line, write_list
 
 NUM_ROWS = 100
 MAX_LENGTH = 20
@@ -99,24 +99,17 @@ def _line_stream(operation: str, pool: Sequence[str], lengths: Sequence[int], rn
         task: Row = {"context": write_list(people)}
         metadata: Row = {"length": len(people)}
         facts: Row = {"input": people}
-        answer = people
-        if kind == "sort":
-            answer = sorted(people)
-        elif kind == "reverse":
-            answer = people[::-1]
-        elif kind == "shuffle":
-            answer = list(people)
-            while answer == people:
-                rng.shuffle(answer)
-        elif kind != "copy":
+        person, place = None, 0
+        if kind in ("insert", "remove", "replace"):
             person = _other(pool, people, rng) if kind != "remove" else None
             place = rng.randint(0, len(people) if kind == "insert" else len(people) - 1)
-            after = place if kind == "insert" else place + 1
-            answer = [*people[:place], *([person] if person else []), *people[after:]]
             given = {"word": person} if person else {}
             metadata |= {"index": place if choice == "index" else None, **given}
             facts |= given
             task |= given | ({"index": place} if choice == "index" else {})
+        answer = list(changed_line(operation, people, person, place))
+        while kind == "shuffle" and answer == people:
+            rng.shuffle(answer)
         many = kind == "shuffle" or choice == "random"
         row: Row = {"input": task, "answer": {**facts, "example": write_list(answer)} if many else write_list(answer)}
         if kind not in ("sort", "reverse", "remove"):

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from parallelbench.tasks.base import Sample
-from parallelbench.tasks.puzzles import is_latin, is_latin_square, read_cells, solves
+from parallelbench.tasks.puzzles import LatinSquare, solves
 from parallelbench.tasks.waiting_line import is_valid
 
 
@@ -42,11 +42,9 @@ class LatinSquareScore:
     version: str = "1"
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        symbols = set(sample.data["symbols"])
-        found = [row for row in read_cells(completion) if set(row) == symbols]
-        score = float(len(found) >= 4 and is_latin(found[:4], symbols))
-        corrected = is_latin_square(read_cells(completion.strip()), symbols)
-        return {"score": score, "score_strict": score, "score_corrected": float(corrected)}
+        score = LatinSquare().score(sample, completion)["score"]
+        corrected = LatinSquare().score(sample, completion.strip())["score_strict"]
+        return {"score": score, "score_strict": score, "score_corrected": corrected}
 
 
 @dataclass(frozen=True)

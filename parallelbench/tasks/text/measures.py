@@ -30,11 +30,6 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+(?:'[a-z]+)*", text.lower())
 
 
-def includes_all(words: Sequence[str], text: str) -> bool:
-    """Published inclusion: every word is a case-sensitive substring."""
-    return all(word in text for word in words)
-
-
 def share_included(words: Sequence[str], text: str) -> float:
     """Share of the words that stand in the text as words of their own, in any case and any regular inflection (equal
     Porter stems)."""
@@ -62,13 +57,13 @@ def is_bare(text: str, one_sentence: bool) -> bool:
 
 def rouge(prediction: str, reference: str) -> dict[str, float]:
     """F1 of ROUGE-1, -2 and -L with stemming (rouge-score, which the published code calls)."""
-    return {name: float(value.fmeasure) for name, value in _rouge().score(reference, prediction).items()}
+    return {name: float(value.fmeasure) for name, value in _rouges()[0].score(reference, prediction).items()}
 
 
 def content(prediction: str, references: Sequence[str]) -> float:
     """ROUGE-L F1 over the stems of content words only, best over the references: 0 for a text on something else,
     however grammatical."""
-    return max(float(_content_rouge().score(ref, prediction)["rougeL"].fmeasure) for ref in references)
+    return max(float(_rouges()[1].score(ref, prediction)["rougeL"].fmeasure) for ref in references)
 
 
 def bleu(prediction: str, source: str) -> float:
@@ -123,17 +118,11 @@ def _bert(path: str) -> Any:
 
 
 @cache
-def _rouge() -> Any:
+def _rouges() -> tuple[Any, Any]:
+    """Of all words, and of content words."""
     from rouge_score.rouge_scorer import RougeScorer  # pulls nltk: a second, and only for text tasks
 
-    return RougeScorer(ROUGE, use_stemmer=True)
-
-
-@cache
-def _content_rouge() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rougeL"], tokenizer=_ContentWords())
+    return RougeScorer(ROUGE, use_stemmer=True), RougeScorer(["rougeL"], tokenizer=_ContentWords())
 
 
 class _ContentWords:

@@ -3,7 +3,7 @@ paraphrases, conversations with a summary. Plain ASCII; every text passes the de
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from string import Formatter
@@ -20,9 +20,10 @@ def draw_words(level: str, rng: random.Random) -> tuple[list[str], str]:
     """Four words in random order and a sentence that contains them."""
     theme = rng.choice(_data("words")[level])
     frame = rng.choice(theme["frames"])
-    chosen = {slot: rng.choice(theme["slots"][_kind(slot)]) for slot in _slots(frame)}
+    kinds = {slot: slot.rstrip("0123456789") for _, slot, _, _ in Formatter().parse(frame) if slot}  # thing2: a thing
+    chosen = {slot: rng.choice(theme["slots"][kind]) for slot, kind in kinds.items()}
     while len(set(chosen.values())) < len(chosen):  # two slots of one kind
-        chosen = {slot: rng.choice(theme["slots"][_kind(slot)]) for slot in chosen}
+        chosen = {slot: rng.choice(theme["slots"][kind]) for slot, kind in kinds.items()}
     return rng.sample(list(chosen.values()), len(chosen)), _fill(frame, chosen)
 
 
@@ -62,15 +63,6 @@ def _choose(template: Mapping[str, Any], rng: random.Random) -> dict[str, list[s
     """One value per slot, as its list of wordings."""
     chosen = {slot: rng.choice(values) for slot, values in template.get("slots", {}).items()}
     return {slot: [value] if isinstance(value, str) else value for slot, value in chosen.items()}
-
-
-def _slots(frame: str) -> Sequence[str]:
-    return [slot for _, slot, _, _ in Formatter().parse(frame) if slot]
-
-
-def _kind(slot: str) -> str:
-    """`thing2` is another one of the kind `thing`."""
-    return slot.rstrip("0123456789")
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:

@@ -18,7 +18,6 @@ from parallelbench.tasks.text.measures import (
     bleu,
     content,
     has_doubled_word,
-    includes_all,
     is_bare,
     is_more_than_a_list,
     novelty,
@@ -80,7 +79,7 @@ class WordsToSentence(Drawn):
         `words`: share of the words that stand there."""
         words, text = list(sample.data["words"]), completion.strip()
         grammar, no_repeats, share = _grammar(self.grammar, text), _no_repeats(text), share_included(words, text)
-        inclusion = float(includes_all(words, text))
+        inclusion = float(all(word in text for word in words))
         score = grammar * no_repeats * (share == 1) * is_more_than_a_list(words, text)
         return {
             "score": score,
