@@ -10,12 +10,11 @@ from itertools import chain
 from pathlib import Path
 
 from parallelbench.records.files import out_folder, write_csv, write_text
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table
 from parallelbench.report.options import TABLES, published_files, split_options
 from parallelbench.stats.curves import curve_names, run_names
-from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
+from parallelbench.stats.groups import comparable, distinct, grouped, model_name, samples_name
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.paired import marks, means, pair
 from parallelbench.stats.protocol import deviations

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
+from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import CONFIDENCE, Value
 from parallelbench.stats.paired import side_by_side
 from parallelbench.stats.resampling import interval, lead, resampled

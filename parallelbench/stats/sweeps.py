@@ -12,8 +12,8 @@ import numpy as np
 from scipy.stats import binom, permutation_test
 from tqdm import tqdm
 
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
+from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, Z
 from parallelbench.stats.paired import Means
 from parallelbench.stats.resampling import HALF, interval
