@@ -64,16 +64,17 @@ class Knobs:
 def check(of: type | Callable[..., Any], **values: Any) -> None:
     """Raises ValueError, or WrongType, for the first of these fields of a class, or arguments of a function, that its
     annotations do not allow."""
-    check_named(of, values, f" of {of.__qualname__.removesuffix('.__init__')}")
+    check_named(of, values, owner=f" of {of.__qualname__.removesuffix('.__init__')}")
 
 
-def check_named(of: type | Callable[..., Any], values: Mapping[str, Any], owner: str = "") -> None:
-    """The same of a mapping. owner: what a refusal says behind the value."""
+def check_named(of: type | Callable[..., Any], values: Mapping[str, Any], *, below: str = "", owner: str = "") -> None:
+    """The same of a mapping. below, owner: what a refusal says before the name, as `decoder.rule.` of a config, and
+    behind the value."""
     kinds = _kinds(of)
     for name, value in values.items():
         fault = _fault(value, kinds.get(name, Any))
         if fault is not None:
-            raise fault.error(f"{name}{fault.where}={_shown(fault.value)}{owner}; give {wanted(fault.kind)}")
+            raise fault.error(f"{below}{name}{fault.where}={_shown(fault.value)}{owner}; give {wanted(fault.kind)}")
 
 
 def check_blocks(gen_len: int, block_len: int) -> None:

@@ -3,8 +3,9 @@
 An adapter that was trained on a published layout names that layout's modules. The model's key map (`dllm.families`)
 renames them. Which modules it covers is read off its tensors, so any way of listing targets works.
 
-Two things are ours and not PEFT's:
+Three things are ours and not PEFT's:
     "active": "drafts" in adapter_config.json: the adapter acts at drafted columns only (`ModelSpec.context_causal`).
+    "mask_id" in adapter_config.json: the MASK that it was trained with, which the base may have no row for.
     A tensor `mask_embedding` `[D]` beside the factors: the input embedding of MASK.
 """
 
@@ -19,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.checkpoint import ASSETS
 from dllm.layers import Gate, lora_layers
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # a model without adapter needs no PEFT
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MASK_EMBEDDING = "mask_embedding"
+MASK_TOKEN = "<|mask|>"  # where a model had none
 PREFIX = "base_model.model."  # PEFT's, before the trained model's own names
 _TENSOR = re.compile(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])(?:\.default)?\.weight")
 
@@ -82,12 +84,37 @@ def attach_all(model: Adaptable, folders: str | Path | Sequence[str | Path] | No
 
     folders: folders or names of shipped adapters. Raises ValueError as `attach` does.
     """
-    several = [folders] if isinstance(folders, str | Path) else list(folders or ())
-    for i, folder in enumerate(several):
+    for i, folder in enumerate(_found(folders)):
         if i:
             merge(model)
-        shipped = ASSETS / str(folder)
-        attach(model, shipped if (shipped / CONFIG).is_file() else Path(folder))
+        attach(model, folder)
+
+
+def brings_mask(folders: str | Path | Sequence[str | Path] | None, mask_id: int) -> bool:
+    """Whether one of the adapters was trained with this MASK, so that a base without a row for it gets one."""
+    files = [folder / CONFIG for folder in _found(folders) if (folder / CONFIG).is_file()]
+    try:
+        return any(json.loads(file.read_text(encoding="utf-8")).get("mask_id") == mask_id for file in files)
+    except (ValueError, AttributeError):
+        return False  # `attach` says what is wrong with it
+
+
+def add_mask(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, token: int) -> None:
+    """Gives a model MASK_TOKEN, in place: a spare row of the embeddings, or one behind them, their mean."""
+    embeddings = backbone.get_input_embeddings().weight
+    assert isinstance(embeddings, Tensor)
+    if token >= len(embeddings):
+        with torch.random.fork_rng():  # transformers draws the new row
+            backbone.resize_token_embeddings(token + 1, mean_resizing=False)
+        for layer in (backbone.get_input_embeddings(), backbone.get_output_embeddings()):
+            weight = cast(nn.Embedding, layer).weight
+            weight.data[token] = weight.data[:token].float().mean(0)
+    tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
+
+
+def _found(folders: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    several = [folders] if isinstance(folders, str | Path) else list(folders or ())
+    return [ASSETS / str(one) if (ASSETS / str(one) / CONFIG).is_file() else Path(one) for one in several]
 
 
 def put_gate(model: DiffusionLM) -> None:

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from conf.knobs import check
-from dllm.adapter import attach_all, is_attached
+from dllm.adapter import add_mask, attach_all, brings_mask, is_attached
 from dllm.cache import Plan
 from dllm.canvases import CanvasLM
 from dllm.checkpoint import (
@@ -108,6 +108,8 @@ def load_diffusion(
         tokenizer = read_tokenizer(path, config, reader, chat_template, hub)
         masked = chosen is None and type(config) in MODEL_FOR_MASKED_LM_MAPPING
         spec = _spec(path, tokenizer, family_spec, spec, keeps_kv=not masked, hub=hub)
+        if tokenizer is not None and spec.mask_id == backbone.config.vocab_size and brings_mask(adapter, spec.mask_id):
+            add_mask(backbone, tokenizer, spec.mask_id)
     check_weights(str(name_or_path), info)
     placed = "device_map" in pretrained
     entry = first_device(backbone) if placed else None

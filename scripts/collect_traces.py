@@ -15,6 +15,7 @@ from decoders.loop import ONE_TOKEN, decode
 from decoders.traces import Recorder, open_traces, read_references, shard_path, step_bytes, write_shard
 from dllm.training.start import start_from
 from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.training.sources import RowStream
 from parallelbench.wiring.overrides import run_script
 
 
@@ -37,6 +38,10 @@ def collect(config: DictConfig) -> Path:
     generator = DiffusionGenerator(model, decoder, cache, stop, config.block_length)
     stream = data.open(model.tokenizer)
     num_shards = -(-config.limit // data.batch_size)
+    count = num_shards * data.batch_size
+    if isinstance(stream, RowStream):  # each row once, as `suite=prompts` does; other data are drawn without end
+        count = min(count, len(stream.train))
+        num_shards = -(-count // data.batch_size)
     settings = OmegaConf.to_container(config, resolve=True)
     assert isinstance(settings, dict)
     about = {
@@ -50,15 +55,16 @@ def collect(config: DictConfig) -> Path:
     folder = Path(config.out_dir)
     parts = {"gen_len": config.gen_length, "block_len": config.block_length, "cache": cache, "stop": stop}
     shared = {**parts, "seed": config.seed, "device": generator.model.device}
+    decoder.check_window(config.block_length)
+    open_traces(folder, about)
+    print(f"{folder}: {count} prompts{', all that there are' if count < config.limit else ''}")
     for number in trange(num_shards, desc="traces", unit="batch"):
-        if number == 0:
-            decoder.check_window(config.block_length)
-            open_traces(folder, about)
         path = shard_path(folder, number)
         if path.exists():
             continue
         batch, recorder = stream.batch(number), Recorder()
         prompts = [row[:n].tolist() for row, n in zip(batch.canvas, batch.prompt_len, strict=True)]
+        prompts = prompts[: count - number * data.batch_size]
         if config.references is None:
             reference = [row.token_ids for row in decode(model, prompts, decoder=ONE_TOKEN, **shared)]
         else:

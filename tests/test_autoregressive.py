@@ -294,7 +294,7 @@ def test_mismatches_cost_one_sentence_before_anything_is_written(cli, tmp_path: 
         ([*causal, "decoder=prompt_lookup", "stop=eotp"], "use stop=strict_eos"),
         (
             [*causal, "decoder=prompt_lookup", "decoder.num_tokens=0"],
-            "num_tokens=0 of PromptLookup; give",
+            "decoder.num_tokens=0; give a whole number in",
         ),
     ):
         code, out, err = cli("run", *arguments, *SMALL, "out_dir=never")

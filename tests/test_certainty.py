@@ -309,7 +309,7 @@ def test_the_command_distils_the_shipped_model_and_repeats_nothing(tmp_path) -> 
     [
         (["data_seed=3"], "smaller seeds belong to the benchmark"),
         (["gen_length=40"], "not a multiple of block_length=32"),
-        (["objective.certainty=-1.0"], "certainty=-1.0 of CertaintyForcing; give a number in [0, 1e6]"),
+        (["objective.certainty=-1.0"], "objective.certainty=-1.0; give a number in [0, 1e6]"),
         (["lora={r: 0}"], "r=0 of Lora; give a whole number in [1, 1e6]"),
         (["gen_length=4", "block_length=4"], "is correct, so there is nothing to learn from"),
     ],

@@ -167,5 +167,15 @@ def test_trajectories_come_from_rows_that_are_not_the_benchmark_s(tmp_path: Path
     with pytest.raises(ValueError, match="name their column with answer="):
         Prompts(source, check="number")
     for key, columns in (("prompt", {}), ("answer", {"prompt": "question", "answer": "reply"})):
-        with pytest.raises(ValueError, match=rf"no field '\w+'; choose suite.tasks.0.{key}= from question, answer"):
+        with pytest.raises(ValueError, match=rf"no field '\w+'; choose suite.tasks.N.{key}= from question, answer"):
             Prompts(source, **columns).samples(2, 0)
+
+
+def test_a_message_names_the_setting_of_the_task_that_lacks_a_column(cli, tmp_path: Path) -> None:
+    pairs(tmp_path / "rows.jsonl")
+    tasks = [
+        f"{{_target_: parallelbench.Prompts, source: rows.jsonl, name: {n}, prompt: {n}}}" for n in ("question", "ask")
+    ]
+    code, _, err = cli("run", "suite=prompts", f"suite.tasks=[{','.join(tasks)}]", "limit=2", "out_dir=never")
+    assert code == 2 and "no field 'ask'; choose suite.tasks.1.prompt= from question, answer" in err
+    assert not (tmp_path / "never").exists()

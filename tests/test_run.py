@@ -114,8 +114,11 @@ def test_a_run_goes_on_to_a_larger_limit(cli, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["decoder=sledgehammer"], "decoder=sledgehammer is not there; `parallelbench list decoder`"),
-        (["decoder=credit", "decoder.rule.tau=-1.0"], "tau=-1.0 of Threshold; give a number in (0, 1e6]"),
-        (["decoder=fixed", "decoder.rule.k=0"], "k=0 of FixedK; give a whole number"),
+        (["decoder=credit", "decoder.rule.tau=-1.0"], "error: decoder.rule.tau=-1.0; give a number in (0, 1e6]"),
+        (["decoder=fixed", "decoder.rule.k=0"], "error: decoder.rule.k=0; give a whole number"),
+        (["decoder=prophet", "decoder.rule.gaps=[3,nan,1]"], "error: decoder.rule.gaps[1]=nan; give a number in"),
+        (["decoder=credit", "decoder.transforms.0.beta=abc"], "error: decoder.transforms.0.beta='abc'; give a num"),
+        (["cache=interval", "cache.refresh_every=0"], "error: cache.refresh_every=0; give a whole number"),
         (["decoder=wino", "cache=dual"], "needs cache=none"),
         (["suite.tasks=[waiting_line/nap]"], "unknown task 'waiting_line/nap'"),
         (["gen_length=40"], "gen_length=40 is not a multiple of block_length=32; use gen_length=32"),

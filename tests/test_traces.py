@@ -14,6 +14,7 @@ from decoders.loop import ONE_TOKEN
 from decoders.rules import learn2pd
 from decoders.rules.learn2pd import PositionFilter, save_filter
 from decoders.traces import Recorder, open_traces, read_references, read_traces, shard_path, step_bytes, write_shard
+from parallelbench.tasks.base import is_held_out
 from scripts.collect_traces import collect
 from scripts.train_filter import train
 
@@ -99,6 +100,21 @@ def test_a_killed_recording_ends_as_an_uninterrupted_one_and_trains_filters(tmp_
         assert result["training_loss"] < 0.69 and rule(filter=str(out_dir / "filter")).identity
     with pytest.raises(ValueError, match=r"windows of 32 columns, the filter a block of 16; give filter.block_len=32"):
         train(settings("train_filter", "filter.block_len=16", *traces, f"out_dir={tmp_path / 'short'}"))
+
+
+def test_each_row_of_a_short_file_is_recorded_once(tmp_path, capsys) -> None:
+    rows = [{"prompt": f"Copy the list {i}."} for i in range(24)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    there = sum(not is_held_out(row["prompt"]) for row in rows)
+    data = ["data=rows", f"data.source={tmp_path / 'rows.jsonl'}", "data.answer=null", "data.batch_size=5"]
+    small = [*data, "gen_length=8", "block_length=8", "decoder=threshold"]
+    for limit, count in ((100, there), (9, 10)):
+        folder = collect(settings("collect_traces", *small, f"limit={limit}", f"out_dir={tmp_path / str(limit)}"))
+        decoded = [len(load_file(path)["final"]) for path in sorted(folder.glob("*.safetensors"))]
+        assert sum(decoded) == count and len(decoded) == -(-count // 5)
+        assert len(read_traces([folder])[0].prompt.unique()) == count
+        told = capsys.readouterr().out
+        assert f"{folder}: {count} prompts" in told and ("all that there are" in told) == (count < limit)
 
 
 def test_recordings_that_do_not_fit_are_refused(tmp_path, prompts) -> None:

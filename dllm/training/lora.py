@@ -82,6 +82,7 @@ class Lora(Knobs):
             "bias": "none",
             "target_modules": list(self.targets),
             "active": self.active,
+            **({"mask_id": model.spec.mask_id} if isinstance(model, DiffusionLM) else {}),
         }
         (folder / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 

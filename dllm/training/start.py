@@ -6,18 +6,16 @@ from typing import Any, cast
 
 import torch
 from tokenizers import AddedToken
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from dllm.adapter import is_attached, merge
+from dllm.adapter import add_mask, is_attached, merge
 from dllm.causal import CausalLM, load_causal
 from dllm.checkpoint import ASSETS, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
 from dllm.families import recognise
 from dllm.load import load_diffusion
 from dllm.model import DiffusionLM
 from dllm.spec import SPEC_FILE
-
-MASK_TOKEN = "<|mask|>"
 
 
 def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **options: Any) -> CausalLM | DiffusionLM:
@@ -72,7 +70,8 @@ def _loaded(
     if not isinstance(model, DiffusionLM):
         raise ValueError(f"model {model.name!r} has an encoder of its own, and no objective here trains such models")
     if unmasked is not None:
-        model.spec = replace(model.spec, mask_id=_new_token(model, len(unmasked)))
+        model.spec = replace(model.spec, mask_id=len(unmasked))
+        add_mask(model.backbone, cast(PreTrainedTokenizerBase, model.tokenizer), model.spec.mask_id)
     return model
 
 
@@ -81,7 +80,8 @@ def show_noise(model: DiffusionLM) -> None:
     any of its tokens, and MASK is an id behind them, which it is never given."""
     if not model.spec.noise:
         assert model.tokenizer is not None
-        token = _new_token(model, len(model.tokenizer))
+        token = len(model.tokenizer)
+        add_mask(model.backbone, model.tokenizer, token)
         model.spec = replace(model.spec, mask_id=token, noise=token)
 
 
@@ -103,18 +103,3 @@ def _tokenizer_without_mask(path: str, name: str) -> PreTrainedTokenizerBase | N
         if tokenizer is None:
             raise ValueError("it has no tokenizer to read data with")
         return tokenizer if tokenizer.mask_token_id is None else None
-
-
-def _new_token(model: DiffusionLM, tokens: int) -> int:
-    """The id of a MASK token behind the tokenizer's: a spare row of the embeddings, or one that is added, with the mean
-    embedding."""
-    embeddings = model.backbone.get_input_embeddings().weight
-    assert isinstance(embeddings, Tensor) and model.tokenizer is not None
-    if tokens >= len(embeddings):
-        with torch.random.fork_rng():  # transformers draws the new row
-            model.backbone.resize_token_embeddings(tokens + 1, mean_resizing=False)
-        for layer in (model.backbone.get_input_embeddings(), model.backbone.get_output_embeddings()):
-            weight = cast(nn.Embedding, layer).weight
-            weight.data[tokens] = weight.data[:tokens].float().mean(0)
-    model.tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
-    return tokens

@@ -1,22 +1,8 @@
 """Which question a record asks, whatever its wording: `TASK@2` is a task in its wording number 2, and its sample i asks
 what sample i of `TASK` asks."""
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import TypeVar
-
 from parallelbench.records.record import Record
 from parallelbench.tasks.base import first_wording
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
-
-
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by their keys, both in the order in which they come."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def wording(task: str) -> int:

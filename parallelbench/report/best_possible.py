@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 
 import dllm
 from parallelbench.records.files import out_folder, write_csv, write_text
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
@@ -21,6 +20,7 @@ from parallelbench.report.options import split_options, suite_runs, whole_number
 from parallelbench.report.plots import exact
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import measure
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from decoders import NO_CACHE, Decoder, StopRule, decode
 from decoders.loop import check_parts
 from dllm.exact import Enumerated, ExactModel
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record, Run
+from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.tasks import builtin_tasks, named_task
 from parallelbench.tasks.base import first_wording

@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 
 from parallelbench.records.files import out_folder, write_csv, write_text
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table
 from parallelbench.report.options import with_tables

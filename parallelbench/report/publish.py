@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run, config_hash, read_run
 from parallelbench.records.shape import check
 from parallelbench.report import plots
 from parallelbench.report.sinks import Log, Logs, Sinks
 from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, METRICS, aggregate
 from parallelbench.stats.order import commits_by_task

@@ -9,6 +9,7 @@ from typing import Any
 from conf.knobs import Count, Number, check
 from parallelbench.run.generator import Generator, Request, Traceable
 from parallelbench.tasks import Sample, Task
+from parallelbench.tasks.base import PLACE
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,11 @@ def prepare(
     if traces and not isinstance(generator, Traceable):
         raise ValueError(f"traces={traces}, but the loop of this decoder does not tell its steps; use traces=0")
     batches, traced = [], set()
-    for task in tasks:
-        samples = task.samples(limit, seed)
+    for place, task in enumerate(tasks):
+        try:
+            samples = task.samples(limit, seed)
+        except ValueError as error:
+            raise ValueError(str(error).replace(PLACE, f"suite.tasks.{place}")) from error
         check_task(task, samples)
         traced |= {sample.id for sample in samples[:traces]}
         samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))

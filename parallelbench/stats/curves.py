@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from parallelbench.records.facts import flatten
-from parallelbench.records.questions import K, grouped
 from parallelbench.records.record import Run
+from parallelbench.stats.groups import K, grouped
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:

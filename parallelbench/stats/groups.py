@@ -1,10 +1,21 @@
-"""Which runs may stand in one table: runs of one model over the same samples, each once."""
+"""What belongs together, and which runs may stand in one table: runs of one model over the same samples, each once."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Run
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by their keys, both in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:

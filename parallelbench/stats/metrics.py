@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parallelbench.records.questions import grouped, question
+from parallelbench.records.questions import question
 from parallelbench.records.record import Record
+from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import MIN_BATCHES, Value, bounded, product
 from parallelbench.tasks.base import first_wording
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import kendalltau, spearmanr
 
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import NEVER, Record
+from parallelbench.stats.groups import grouped
 
 CORRELATIONS = {"kendall": kendalltau, "spearman": spearmanr}
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from parallelbench.records.questions import grouped
+from parallelbench.stats.groups import grouped
 from parallelbench.stats.sweeps import LEVELS, pbx
 
 Key = tuple[str, str]  # model, strategy

@@ -15,6 +15,7 @@ from conf.knobs import Count, In, Knobs, check
 
 TRAIN_SEED_MIN = 2**31  # benchmark seeds are below, training seeds at or above
 HELD_OUT_BUCKETS = 16  # one prompt in 16 is the benchmark's
+PLACE = "suite.tasks.N"  # where a message names a task's setting; a run puts the task's number in
 Seed = Annotated[int, In(f"[0, {TRAIN_SEED_MIN})", "larger seeds belong to training")]  # of the benchmark
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conf.knobs import Count, Knobs
-from parallelbench.tasks.base import Sample
+from parallelbench.tasks.base import PLACE, Sample
 from parallelbench.tasks.mathematics import is_same, read_number
 from parallelbench.tasks.rows import Row, draw_rows
 
@@ -49,8 +49,8 @@ class Prompts(Knobs):
         return {"score": float(right), "score_strict": float(right)}
 
     def _sample(self, row: Row) -> Sample:
-        prompt = row.text(self.prompt, setting="suite.tasks.0.prompt")
-        target = "" if self.answer is None else row.text(self.answer, setting="suite.tasks.0.answer")
+        prompt = row.text(self.prompt, setting=f"{PLACE}.prompt")
+        target = "" if self.answer is None else row.text(self.answer, setting=f"{PLACE}.answer")
         if self.check == "number" and read_number(target) is None:
             raise ValueError(f"{row.where}: {self.answer!r} is {target[-40:]!r}, in which there is no number")
         messages = [{"role": "user", "content": prompt}]

@@ -15,7 +15,7 @@ from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch, collate
 from parallelbench.records.record import NEVER, Run
 from parallelbench.tasks import Sample, Suite, Task
-from parallelbench.tasks.base import Drawable, is_held_out, question, train_draw
+from parallelbench.tasks.base import PLACE, Drawable, is_held_out, question, train_draw
 from parallelbench.tasks.rows import RowTask, is_file
 
 
@@ -55,7 +55,7 @@ class TrainSplit:
         if self.task.split == "test" and not is_file(self.task.source):
             raise ValueError(
                 f"task {self.name!r} reads the split 'test' of {self.task.source}, which is the benchmark's; set its "
-                "split to train (+suite.tasks.0.split=train), or its source to a JSONL file"
+                f"split to train (+{PLACE}.split=train), or its source to a JSONL file"
             )
         found = self.task.samples(limit * 2, seed)  # one in 16 is left out
         kept = [sample for sample in found if not is_held_out(question(sample.messages))][:limit]

@@ -1,14 +1,13 @@
 """How a model that was trained is decoded with."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from dllm.adapter import MASK_TOKEN
 from dllm.causal import CausalLM
-from dllm.checkpoint import ASSETS, raw_config
 from dllm.model import DiffusionLM
 from dllm.recurrent import LlamaRecurrentLM
 
@@ -31,11 +30,12 @@ def parts(model: nn.Module) -> list[str]:
 def adapted(
     model: nn.Module, base: str, adapters: str | Sequence[str] | None, adapter: Path, spec: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Arguments of `dllm.load` for a model with a new adapter; none where the training had to add a row for MASK, which
-    base does not have. base, adapters, spec: what it was trained on."""
-    path = str(ASSETS / base if (ASSETS / base).is_dir() else base)
-    if isinstance(model, DiffusionLM) and model.spec.mask_id >= raw_config(path, {}).get("vocab_size", math.inf):
-        return {}
+    """Arguments of `dllm.load` for a model with a new adapter. base, adapters, spec: what it was trained on."""
     before = [adapters] if isinstance(adapters, str) else [*(adapters or ())]
-    changed = {"spec": {**spec, "mask_id": model.spec.mask_id}} if spec and isinstance(model, DiffusionLM) else {}
-    return {"name_or_path": base, "adapter": [*before, str(adapter)], **changed}
+    words: dict[str, Any] = {"name_or_path": base, "adapter": [*before, str(adapter)]}
+    if isinstance(model, DiffusionLM):
+        assert model.tokenizer is not None
+        if spec or model.tokenizer.mask_token == MASK_TOKEN:  # whose id base does not tell
+            noise = {"noise": model.spec.noise} if model.spec.noise else {}
+            words["spec"] = {**(spec or {}), "mask_id": model.spec.mask_id, **noise}
+    return words

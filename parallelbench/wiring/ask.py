@@ -12,8 +12,10 @@ from parallelbench.wiring.catalogue import LISTED, options, settings
 from parallelbench.wiring.menu import COMMANDS, WIDTH, plain, table
 
 FLAGS = ("--multirun", "--run", "--resolve", "--hydra-help", "--version", "--help", "--info")
-VALUED = ("--cfg", "--package", "--config-dir", "--config-name", "--config-path", "--experimental-rerun")
-SHORT_VALUED = ("-c", "-p", "-cd", "-cn", "-cp")
+VALUED = (
+    *("--cfg", "--package", "--config-dir", "--config-name", "--config-path", "--experimental-rerun"),
+    *("-c", "-p", "-cd", "-cn", "-cp"),
+)
 OTHER_ROOT = ("--config-name", "-cn", "--config-path", "-cp")
 SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")  # how launchers count processes
 
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError("write `parallelbench completion bash`; it completes every command")
     refused, overrides, words = "", [], []
     try:
-        words = plain(arguments, FLAGS, (*VALUED, *SHORT_VALUED))
+        words = plain(arguments, FLAGS, VALUED)
         sweeps = bool({"-m", "--multirun"} & set(words))
         words = [word if sweeps and "," in word else bracketed(word) for word in words]
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
@@ -86,7 +88,7 @@ def _check_words(words: Sequence[str]) -> None:
     """Raises ValueError for a word that is neither a setting nor a flag nor a flag's value, and for a plain key
     without a value."""
     for before, word in pairwise(["", *words]):
-        if not word.startswith(("-", "~")) and "=" not in word and before not in (*VALUED, *SHORT_VALUED):
+        if not word.startswith(("-", "~")) and "=" not in word and before not in VALUED:
             raise ValueError(f"{word!r} is no setting of a run; write settings as KEY=VALUE, such as limit=10")
         if word.endswith("=") and word[:-1] in settings():
             raise ValueError(f"{word} has no value; write {word}{settings()[word[:-1]][0]}")

@@ -31,9 +31,7 @@ def command(run: Run) -> str:
 
 def trained(weights: Path, loss: str, parts: Sequence[str], model: Mapping[str, object]) -> str:
     """What a training has to say at its end. loss: in words. parts: what is chosen of each group to decode with the
-    weights. model: further settings of the model; none where no model that can be loaded has a row for MASK."""
-    if not model:
-        return f"{weights} has a {loss}; it fits its model once that has an embedding of MASK, which it lacks"
+    weights. model: further settings of the model."""
     values = [
         f"{'' if key == 'name_or_path' else '+'}model.{key}={_hydra_value(value)}" for key, value in model.items()
     ]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +18,10 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from conf.knobs import Count, Knobs, Number, check, check_blocks, check_named
+from conf.knobs import Count, Knobs, Number, check_blocks, check_named
 from parallelbench.records.facts import flatten
 from parallelbench.tasks.base import Seed
+from parallelbench.wiring.ask import VALUED
 from parallelbench.wiring.catalogue import CONF, RUN
 from parallelbench.wiring.conf import in_one_sentence, make_part, sentence
 from parallelbench.wiring.exits import explained
@@ -74,6 +76,7 @@ def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
     @wraps(work)
     def task(config: DictConfig) -> None:
         with explained(), in_one_sentence():
+            check_parts(OmegaConf.to_container(config, resolve=True))
             work(config)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
@@ -81,7 +84,8 @@ def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
         try:
             hydra.main(version_base=None, config_path=str(CONF), config_name=root)(task)()
         except HydraException as error:
-            words = [_values(_parsed(word))[0] for word in sys.argv[1:] if not word.startswith("-")]
+            given = [word for flag, word in pairwise(sys.argv) if flag not in VALUED and not word.startswith("-")]
+            words = [_values(_parsed(word))[0] for word in given]
             with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
                 raise ValueError(_with_nearest(error, words, [], root)) from error
 
@@ -98,16 +102,21 @@ def check_values(config: DictConfig, fits: bool) -> None:
     suite = plain.get("suite") or {}
     if "_target_" in suite and not any(_parts(list(suite.values()))):  # its tasks are names
         make_part(config.suite)
-    for target, values in _parts(plain):
-        check(outline(target), **{key: value for key, value in values.items() if value != "???"})
+    check_parts(plain)
 
 
-def _parts(node: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The classes that a config names, each with its values."""
+def check_parts(plain: Any) -> None:
+    """Raises ValueError for a value that a part of a config refuses, and names its key."""
+    for below, target, values in _parts(plain):
+        check_named(outline(target), {key: value for key, value in values.items() if value != "???"}, below=below)
+
+
+def _parts(node: Any, below: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The classes that a config names, each with the key that its values are below, and the values."""
     if isinstance(node, dict) and isinstance(node.get("_target_"), str):
-        yield node["_target_"], {str(key): value for key, value in node.items()}
-    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        yield from _parts(value)
+        yield below, node["_target_"], {str(key): value for key, value in node.items()}
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from _parts(value, f"{below}{key}.")
 
 
 def _composed(job: Sequence[str], search: Sequence[str]) -> DictConfig:
@@ -121,7 +130,9 @@ def _parsed(override: str) -> Override:
     try:
         return OverridesParser.create().parse_override(override)
     except HydraException as error:
-        key, _, value = override.partition("=")
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ValueError(f"{override!r} is no setting; write settings as KEY=VALUE, such as seed=1") from error
         raise ValueError(f"{override} is not in Hydra's grammar; quote the value: \"{key}='{value}'\"") from error
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import vl_convert
 
 from parallelbench.records.files import replace_file
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.drawing.style import KNOWN, look
@@ -26,6 +25,7 @@ from parallelbench.report.page.viewer import viewer_data
 from parallelbench.report.sections import equal_quality as opening
 from parallelbench.report.sections import rewording
 from parallelbench.stats.curves import curve_names, shown_knobs
+from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, quantiles
 from parallelbench.stats.metrics import ALL, METRICS, Metrics
 from parallelbench.stats.paired import means, pair

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from itertools import chain, zip_longest
 from typing import Any
 
-from parallelbench.records.questions import grouped
 from parallelbench.records.record import Record, Run
 from parallelbench.records.trace import Trace, expected, traces_of
 from parallelbench.stats.curves import run_names
+from parallelbench.stats.groups import grouped
 
 MAX_BYTES = 3_000_000  # of all traces in a page
 
