@@ -14,7 +14,7 @@ from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table
 from parallelbench.report.options import with_tables
 from parallelbench.stats.curves import curve_names, places, run_names
-from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
+from parallelbench.stats.groups import comparable, distinct, grouped, model_name, samples_name
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.paired import marks, means, pair
 from parallelbench.stats.protocol import deviations
