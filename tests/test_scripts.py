@@ -59,6 +59,7 @@ def test_a_step_asks_for_few_operations() -> None:
         ("train fit.stepz=3", "fit.stepz is no setting of this run; the nearest is fit.steps, and `python scripts/tra"),
         ("train recipe=tinny", "recipe=tinny is not there; the nearest is recipe=tiny, and `ls conf/recipe` shows"),
         ("train fit.steps=many", "steps='many'"),
+        ("train foo", "'foo' is no setting; write settings as KEY=VALUE"),
         ("train fit.steps=[3", "fit.steps=[3 is not in Hydra's grammar"),
         ("distill limt=3", "limt is no setting of this run; the nearest is limit"),
         ("collect_traces decoder=orcle", "decoder=orcle is not there; the nearest is decoder=oracle"),
