@@ -8,6 +8,7 @@ interval. Annotations of other kinds (callables, protocols that exist for type c
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import cache, cached_property
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -177,6 +178,14 @@ def wanted(kind: Any) -> str:
     if needed and kind in bases:
         return f"an object with {', '.join(needed)}"
     return f"an object whose class derives from {kind.__module__.split('.')[0]}.{kind.__name__}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What to choose instead of a word that is not known: the closest, and all of them."""
+    names = list(known)
+    ends = {name.split("/")[-1]: name for name in names}
+    near = get_close_matches(word.split("/")[-1], ends, 1)
+    return f"{f'the nearest is {ends[near[0]]}, and there are' if near else 'choose among'} {', '.join(names)}"
 
 
 def _shown(value: Any) -> str:

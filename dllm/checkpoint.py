@@ -103,7 +103,7 @@ def check_device(device: torch.device | str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"device={str(device)!r} cannot be used here: {reason}") from error
+        raise ValueError(f"device={str(device)!r} cannot be used here: {reason}; give cpu or auto") from error
 
 
 def raw_config(path: str, hub: dict) -> dict[str, Any]:

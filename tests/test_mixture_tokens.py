@@ -83,7 +83,7 @@ def test_a_mixture_draws_wordings_and_widths():
 @pytest.mark.parametrize(
     ("knob", "message"),
     [
-        ({"templates": (0, 4)}, "wording 4 of task 'waiting_line/copy', whose other ones are 1 to 3"),
+        ({"templates": (0, 4)}, "wording 4 of task 'waiting_line/copy' is not there; give 0 to 3"),
         ({"least_lens": (0, 64), "response_lens": (8, 32)}, "least_lens=\\[0, 64\\] exceed"),
     ],
 )

@@ -76,11 +76,13 @@ def test_a_model_cannot_smuggle_markup_into_the_picture(traced) -> None:
     assert "\x1b" not in picture and "\u202e" not in picture
 
 
-def test_the_command_writes_the_picture(tmp_path: Path, folder: Path, traced) -> None:
+def test_the_command_writes_the_picture(
+    tmp_path: Path, folder: Path, traced, capsys: pytest.CaptureFixture[str]
+) -> None:
     record, _ = traced
     file = tmp_path / "decode.svg"
     main([str(folder), record.id, f"other={folder}", f"svg={file}"])
-    assert len(seen(file.read_text(), 1)) == 2
+    assert len(seen(file.read_text(), 1)) == 2 and capsys.readouterr().out == f"{file}\n"
     with pytest.raises(ValueError, match="no file in a folder that exists"):
         main([str(folder), record.id, f"svg={tmp_path / 'missing' / 'decode.svg'}"])
     (folder / "traces.jsonl").unlink()

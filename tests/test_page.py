@@ -397,6 +397,20 @@ def test_a_page_opens_with_the_answer_and_ceilings_stand_apart(
     page.close()
 
 
+@pytest.mark.slow
+def test_the_menu_names_the_sections_that_are_there(
+    browser: Browser, few: tuple[list[Run], Path], tmp_path: Path
+) -> None:
+    page = browser.new_page()
+    for path, there in ((few[1], True), (page_of(few[0][:1], tmp_path), False)):
+        page.goto(path.as_uri())
+        page.wait_for_selector("#chart-seconds svg")
+        for link in page.locator("nav a").all():
+            assert link.is_visible() == page.locator(str(link.get_attribute("href"))).is_visible()
+        assert page.locator("nav a[href='#compare']").is_visible() == there
+    page.close()
+
+
 @pytest.fixture
 def folder(cli, tmp_path: Path) -> Path:
     """One run, and folders beside it that are none."""
@@ -428,7 +442,7 @@ def test_what_is_no_run_is_named_and_skipped(cli, folder: Path) -> None:
     (folder / "folder" / "run.json").mkdir(parents=True)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     code, out, err = cli("report", "runs", "out_dir=page")
-    assert code == 0 and "1 runs" in out
+    assert code == 0 and "1 run\n" in out
     lines = err.strip().splitlines()
     wanted = {
         "binary": "not valid JSON",

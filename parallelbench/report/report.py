@@ -197,7 +197,7 @@ def _markdown(
     has_baseline = any(speedup is not None for speedup in measured)
     said = " ".join(f"{group}={value}" for group, value in unsaid(runs).items())
     lines = [
-        f"# {_models(runs)}: {len(runs)} runs",
+        f"# {_models(runs)}: {len(runs)} run{'s' * (len(runs) > 1)}",
         "",
         *([f"Where a name does not say it: {said}.", ""] if said else []),
         *answer,
@@ -223,7 +223,8 @@ def _markdown(
     lines += [f"Seconds were measured on: {'; '.join(devices)}.", ""]
     if unfinished:
         kept = "left out" if any(run.info["status"] == "done" for run in runs) else "shown as they are"
-        lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat their commands to finish them.", ""]
+        again = "its command to finish it" if len(unfinished) == 1 else "their commands to finish them"
+        lines += [f"Not finished, {kept}: {', '.join(unfinished)}; repeat {again}.", ""]
     lines += wordings
     tasks = list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
     by_task = [

@@ -48,6 +48,7 @@ def main(arguments: Sequence[str]) -> None:
     traces = [traces_of(one).get(record.id) for one in runs]
     if options["svg"]:
         _save_picture(Path(options["svg"]), runs, records, traces)
+        console.print(printable(options["svg"]), soft_wrap=True)
         return
     legend = Text(LEGEND)
     for least, style in STYLES.items() if console.color_system else ():

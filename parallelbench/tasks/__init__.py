@@ -63,7 +63,8 @@ class Suite(Knobs):
         self._named(named_tasks(self.lengths))
 
     def _named(self, known: Mapping[str, Task]) -> list[Task]:
-        return [named_task(task, known) if isinstance(task, str) else task for task in self.tasks]
+        chosen = [named_task(task, known) if isinstance(task, str) else task for task in self.tasks]
+        return [reworded(task, number) if number else task for task in chosen for number in self.templates]
 
     def build(self) -> list[Task]:
         """The tasks in order. Raises ValueError for a repeated task, an empty suite, or a text task whose grammar
@@ -72,8 +73,7 @@ class Suite(Knobs):
         if any(isinstance(task, str) and first_wording(task) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)
             known |= text_tasks(grammar_backend(self.grammar), bertscore)
-        chosen = self._named(known)
-        tasks = [reworded(task, number) if number else task for task in chosen for number in self.templates]
+        tasks = self._named(known)
         names = [task.name for task in tasks]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"suite.tasks={names}; give at least one task and wording, each once")

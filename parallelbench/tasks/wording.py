@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
 
-from conf.knobs import In
+from conf.knobs import In, nearest
 from parallelbench.tasks.base import Draw, Drawable, Drawn, ManyAnswers, Sample, Task, first_wording
 
 Wording = Annotated[int, In("[0, 99]", "the number of a task's wording, 0 is the first")]
@@ -49,14 +49,14 @@ def reworded(task: Task, wording: int) -> Reworded:
         others = len(task.draw(random.Random(0), 0).wordings)
         if 1 <= wording <= others:
             return Reworded(task, wording)
-    has = f"whose other ones are 1 to {others}" if others else "which has one wording; leave suite.templates out"
-    raise ValueError(f"wording {wording} of task {task.name!r}, {has}")
+    has = f" is not there; give 0 to {others}" if others else ", which has one wording; leave suite.templates out"
+    raise ValueError(f"wording {wording} of task {task.name!r}{has}")
 
 
 def named_task(name: str, known: Mapping[str, Task]) -> Task:
     """One of the known tasks, or its wording `NAME@2`. Raises ValueError for one that is not there."""
     first = first_wording(name)
     if first not in known:
-        raise ValueError(f"unknown task {name!r}; choose among {', '.join(known)}")
+        raise ValueError(f"unknown task {name!r}; {nearest(first, known)}")
     wording = int(name[len(first) + 1 :] or 0)
     return reworded(known[first], wording) if wording else known[first]

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from conf.knobs import nearest
 from parallelbench.tasks import named_tasks
 from parallelbench.tasks.base import Task, question
 from parallelbench.wiring.ask import folder
 from parallelbench.wiring.catalogue import LISTED, options, settings, verified
-from parallelbench.wiring.menu import nearest, table
+from parallelbench.wiring.menu import table
 
 HEADINGS = (*LISTED, "tasks", "settings")
 

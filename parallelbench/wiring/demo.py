@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conf.knobs import nearest
 from parallelbench.records.files import check_picture, replace_file
 from parallelbench.records.record import Record
 from parallelbench.records.trace import Trace
 from parallelbench.tasks import Sample, Task, builtin_tasks, named_task, text_tasks
 from parallelbench.tasks.base import ManyAnswers, first_wording
 from parallelbench.wiring.catalogue import CONF, GROUPS, RUN
-from parallelbench.wiring.menu import nearest, plain
+from parallelbench.wiring.menu import plain
 from parallelbench.wiring.overrides import check_overrides
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@ a command before anything heavy is loaded for it."""
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
 
+from conf.knobs import nearest
 from parallelbench.records.record import find_runs
 
 WIDTH = 100  # characters of a line
@@ -207,13 +207,6 @@ def table(rows: Sequence[tuple[str, str]], least: int = 0) -> list[str]:
             lines.append(f"{name:{left}}{first}".rstrip())
         lines += [" " * left + line for line in more]
     return lines
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """What to choose instead of a word that is not known: the closest, and all of them."""
-    names = list(known)
-    near = get_close_matches(word.split("/")[-1], [name.split("/")[-1] for name in names], 1)
-    return f"{f'the nearest is {near[0]}, and there are' if near else 'choose among'} {', '.join(names)}"
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:

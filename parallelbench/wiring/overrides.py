@@ -149,7 +149,7 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
     pages = ("parallelbench run --help", "parallelbench list {}")
     page, folder = pages if root == RUN else (f"python scripts/{root}.py --help", "ls conf/{}")
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
-    option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']+':([^:]*)\n", text)
+    option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
         wrong = key[1] or key[2]
         rest = [override for override in job if override.lstrip("~+").split("=")[0] != wrong]

@@ -14,11 +14,11 @@ from typing import Any, get_type_hints
 import yaml
 
 from conf import knobs
-from conf.knobs import Knobs, wanted
+from conf.knobs import Knobs, nearest, wanted
 from parallelbench.tasks import Reworded, named_task, named_tasks
 from parallelbench.tasks.base import question
 from parallelbench.wiring.catalogue import CONF, LISTED, comments, options
-from parallelbench.wiring.menu import WIDTH, nearest, table
+from parallelbench.wiring.menu import WIDTH, table
 
 ROOT = CONF.parent
 OURS = ("decoders", "dllm", "parallelbench")

@@ -203,7 +203,7 @@
   $("runs-legend").textContent = columns().map(([, { head, about }]) => `${capital(head)}: ${about}.`).join(" ");
   $("sweeps-legend").textContent = data.legend.sweeps;
   if (data.wordings !== null) {
-    $("wordings").hidden = $("wordings-link").hidden = false;
+    $("wordings").hidden = false;
     $("wording-verdicts").replaceChildren(...data.wordings.verdicts.map((told) => make("li", {}, told)));
     $("wording-legend").textContent = data.wordings.legend;
   }
@@ -217,10 +217,9 @@
   $("compare").hidden = runs.length < 2;
   const traces = read("trace-data");
   if (traces?.some((sample) => sample.runs.length)) {
-    $("traces").hidden = $("traces-link").hidden = false;
+    $("traces").hidden = false;
     player = window.mountTraces($("traces"), traces);
   }
-  $("samples-link").hidden = $("samples").hidden;
   const asked = () => new URLSearchParams(location.hash.slice(1));
   function open() {
     choose(asked());
@@ -231,6 +230,7 @@
     if (section && $(section)) requestAnimationFrame(go);
   }
   open();
+  for (const link of document.querySelectorAll("nav a")) link.hidden = $(link.hash.slice(1)).hidden;
   fold();
   addEventListener("hashchange", open);
   for (const type of ["change", "input"]) document.querySelector("main").addEventListener(type, () => setTimeout(keep));

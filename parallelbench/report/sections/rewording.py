@@ -34,7 +34,7 @@ def verdicts(wordings: Wordings) -> list[str]:
     ]
     told.append(f"One decoder is the best in all wordings in {wordings.same_best:.0%} of resamples.")
     for pair in wordings.pairs:
-        tau = "all decoders tie" if pair.tau is None else f"tau {pair.tau.text('.2f')}"
+        tau = "all decoders tie in at least one" if pair.tau is None else f"tau {pair.tau.text('.2f')}"
         told.append(f"Wordings {pair.a} and {pair.b}: {tau}; one decoder is the best in both in {pair.same_best:.0%}.")
     return told
 
