@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from conf.knobs import Knobs, Weight
@@ -74,9 +74,8 @@ class Decoder(Knobs):
         of_rule = next(parts)
         write = self.rule(view, candidates, of_rule) & view.masked
         if self.at_least_one:
-            idle = ~write.any(1, keepdim=True)
-            idle = idle if view.forced is None else idle & view.forced[:, None]
-            write = write | surest(candidates.confidence, view.masked & idle)
+            forced = view.masked if view.forced is None else view.masked & view.forced[:, None]
+            write = or_surest(write, candidates.confidence, forced)
         update = Update(candidates.tokens, write)
         if self.revise is not None:
             update = self.revise(view, candidates, write, next(parts))
@@ -162,8 +161,19 @@ def reset(memory: list[Memory], rows: Bool[Tensor, " B"]) -> None:
             tensor.masked_fill_(rows.view(-1, *[1] * (tensor.ndim - 1)), 0)
 
 
+def or_surest(
+    write: Bool[Tensor, "B W"], confidence: Float[Tensor, "B W"], where: Bool[Tensor, "B W"]
+) -> Bool[Tensor, "B W"]:
+    """`write`, and in rows where it is empty the `surest` of `where`."""
+    may = torch.where(write.any(1, keepdim=True), write, where)
+    return write.scatter(1, _place_of_surest(confidence, may), True) & may
+
+
 def surest(confidence: Float[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
     """The most confident position of `where` in each row, the leftmost of equals. A row where none is allowed gets
     none."""
-    best = torch.where(where, confidence, float("-inf")).argmax(1, keepdim=True)
-    return torch.zeros_like(where).scatter_(1, best, True) & where
+    return torch.zeros_like(where).scatter_(1, _place_of_surest(confidence, where), True) & where
+
+
+def _place_of_surest(confidence: Float[Tensor, "B W"], where: Bool[Tensor, "B W"]) -> Int[Tensor, "B 1"]:
+    return torch.where(where, confidence, float("-inf")).argmax(1, keepdim=True)

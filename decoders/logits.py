@@ -90,10 +90,13 @@ class Logits:
                 results = [torch.cat(part) for part in zip(*given, strict=True)]
             if piece.index is None:
                 return [result.unflatten(0, (batch, width)) for result in results]
-            found = found or [result.new_zeros((batch * width, *result.shape[1:])) for result in results]
+            found = found or [result.new_zeros((batch, width, *result.shape[1:])) for result in results]
             for whole, result in zip(found, results, strict=True):
-                whole[piece.index] = result
-        return [whole.unflatten(0, (batch, width)) for whole in found]
+                if result.ndim == 1:
+                    whole.put_(piece.index, result)
+                else:
+                    whole.flatten(0, 1)[piece.index] = result
+        return found
 
     @cached_property
     def _best(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"], Float[Tensor, "B W"]]:

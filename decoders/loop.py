@@ -292,6 +292,7 @@ def forward_windows(
         they expect EOS.
     """
     canvas, soft, pieces = state.seen, state.soft_input, []
+    state.nfe = state.nfe + state.awake  # not in place: views hold the numbers of their own forward
     for question in questions:
         plan, want = question.plan, question.want
         extra = {} if soft is None else {"soft": soft[plan.rows]}
@@ -301,7 +302,6 @@ def forward_windows(
         if ahead is not None:
             part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
             state.expect_eos_(plan.rows, ahead, Logits(beyond), state.pending[plan.rows[:, None], ahead])
-        state.nfe = state.nfe.index_add(0, plan.rows, torch.ones_like(plan.rows))
         state.queried = state.queried.index_add(0, plan.rows, plan.num_queried, alpha=model.passes)
         if question.complete:
             return Logits(part)
@@ -317,9 +317,8 @@ def _forward_with_shadow(model: ShadowDenoiser, state: DecodeState) -> tuple[Log
     """One forward over the whole canvas and a shadow of the window. The shadow's columns count as queried too."""
     columns = state.columns
     logits, shadow = model.shadow_logits(state.canvas, columns, state.prompt_len, state.end)
-    live = ~state.done
-    state.nfe = state.nfe + live  # not in place: views hold the numbers of their own forward
-    state.queried += live * (state.end + state.window) * model.passes
+    state.nfe = state.nfe + state.awake
+    state.queried = state.queried + state.awake * (state.end + state.window) * model.passes
     return Logits(logits), Logits(shadow).prob(state.canvas.gather(1, columns))
 
 
@@ -329,9 +328,10 @@ def results(state: DecodeState) -> list[DecodedRow]:
     tokens = state.canvas.gather(1, response)
     inside = (offsets < state.gen_len[:, None]) & (response < state.end[:, None])
     ended = state.spec.is_eos(tokens) & (response >= state.tail[:, None])
-    stops = ended | ~inside | (tokens == state.spec.mask_id)
+    waits = tokens == state.spec.mask_id
+    stops = ended | ~inside | waits
     length = torch.where(stops.any(1), stops.int().argmax(1), state.gen_len).tolist()
-    committed = torch.where(inside, state.committed_at.gather(1, response), NEVER).tolist()
+    committed = torch.where(inside & ~waits, state.committed_at.gather(1, response), NEVER).tolist()
     cut = (state.end - state.prompt_len < state.gen_len).tolist()
     columns = zip(
         tokens.tolist(),

@@ -1,6 +1,6 @@
 """The state of one decode call: the canvas, and where each row stands. No other file slices or moves windows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from decoders.kept import Kept
 from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
 from decoders.types import NEVER as NEVER
@@ -32,12 +33,12 @@ class DecodeState:
     end: the live end (exclusive). Stop rules move it to the left.
     step: forwards made in this window.
     done: rows that need no forward.
-    first: rows that are in their first window.
+    origin: first column of the row's first window.
     seeds: of the row's random numbers.
     nfe, budget: forwards of the row so far, and at most.
     queried: columns computed for the row so far.
     request: which of the prompts of the call the row is.
-    committed_at: the forward (from 0) that wrote a column last, NEVER where none did.
+    committed_at: the forward (from 0) that wrote a column last, be it MASK; NEVER where none did.
     fresh: columns that the last forward wrote.
     window: columns per window.
     soft: what positions of the windows show the model.
@@ -48,8 +49,7 @@ class DecodeState:
     sight: the first column that the next forward does not see. None: it sees all.
     accepted: window positions that the rule's filter accepted. None: it has no filter.
 
-    `columns`, `pending` and the like are kept until a method that ends in `_` changes what they are made
-    of. Whether a row moved, was cut or ended is not known before `progress` has seen it.
+    `columns`, `pending` and the like are kept (`Kept`). Whether a row moved, was cut or ended, `progress` sees.
     """
 
     spec: ModelSpec
@@ -63,7 +63,7 @@ class DecodeState:
     end: Int[Tensor, " B"]
     step: Int[Tensor, " B"]
     done: Bool[Tensor, " B"]
-    first: Bool[Tensor, " B"]
+    origin: Int[Tensor, " B"]
     seeds: Int[Tensor, " B"]
     nfe: Int[Tensor, " B"]
     budget: Int[Tensor, " B"]
@@ -78,9 +78,7 @@ class DecodeState:
     eos_ahead: Float[Tensor, "B T"] | None = None
     sight: Int[Tensor, " B"] | None = None
     accepted: Bool[Tensor, "B W"] | None = None
-    _kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _before: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _numbers: Int[Tensor, " T"] | None = field(default=None, init=False, repr=False)
+    _kept: Kept = field(default_factory=Kept, init=False, repr=False)
     _stood: Int[np.ndarray, "B 3"] | None = field(default=None, init=False, repr=False)
 
     @classmethod
@@ -123,7 +121,7 @@ class DecodeState:
             end=end.to(device),
             step=zeros.clone(),
             done=zeros.bool(),
-            first=~zeros.bool(),
+            origin=start.to(device),
             seeds=torch.tensor(seeds, dtype=torch.long, device=device),
             nfe=zeros.clone(),
             budget=torch.tensor(budgets, dtype=torch.long, device=device),
@@ -133,7 +131,7 @@ class DecodeState:
             fresh=torch.zeros_like(free, device=device),
             window=block_len,
         )
-        state.start = state._next_start()
+        state.start = state.origin = state._next_start()
         return state
 
     def take(self, rows: Sequence[int], device: torch.device) -> "DecodeState":
@@ -152,7 +150,7 @@ class DecodeState:
             setattr(self, name, value if len(value) == len(mine) else mine.index_copy(0, slots, value))
         if self.sight is not None:
             self.sight = self.sight.index_fill(0, slots, self.canvas.shape[1])
-        self._kept, self._before = {}, {}
+        self._kept = Kept()
 
     def by_row(self) -> Iterator[tuple[str, Tensor]]:
         """Names and values of the fields that have a line for each row."""
@@ -160,21 +158,34 @@ class DecodeState:
 
     def progress(self) -> Progress:
         """A copy on the host. It is the one transfer of a step."""
-        numbers = (self.start, self.visible_end, self.done, self.prompt_len, self.step, self.first, self.previous)
+        numbers = (self.start, self.visible_end, self.done, self.prompt_len, self.step, self.origin, self.previous)
         packed = torch.cat([torch.stack(numbers, 1), self.pending, self.fresh], 1).cpu().numpy()
-        start, end, done, prompt_len, step, first, previous = packed[:, : len(numbers)].T
+        start, end, done, prompt_len, step, origin, previous = packed[:, : len(numbers)].T
         flags = packed[:, len(numbers) :] > 0
         masked, fresh = flags[:, : self.canvas.shape[1]], flags[:, self.canvas.shape[1] :]
         stands = packed[:, :3] if self.sight is None else None
-        if stands is not None and self._stood is not None and (stands == self._stood).all():
-            self._kept = self._before | self._kept
-        self._before, self._stood = {}, stands
-        return Progress(prompt_len, start, end, step, first > 0, previous, done > 0, masked, fresh, self.window)
+        self._kept.settle_(stands is not None and np.array_equal(stands, self._stood))
+        self._stood = stands
+        return Progress(prompt_len, start, end, step, start == origin, previous, done > 0, masked, fresh, self.window)
+
+    @property
+    def _columns(self) -> Int[Tensor, " T"]:
+        return self._kept.get("numbers", lambda: torch.arange(self.canvas.shape[1], device=self.canvas.device))
+
+    @property
+    def limit(self) -> Int[Tensor, "B 1"]:
+        """`end` as a column."""
+        return self._kept.get("limit", lambda: self.end[:, None])
 
     @property
     def visible_end(self) -> Int[Tensor, " B"]:
         """The first column that the next forward does not see."""
         return self.end if self.sight is None else torch.minimum(self.end, self.sight)
+
+    @property
+    def awake(self) -> Bool[Tensor, " B"]:
+        """Rows that are not done."""
+        return self._kept.get("awake", lambda: ~self.done)
 
     @property
     def columns(self) -> Int[Tensor, "B W"]:
@@ -184,30 +195,32 @@ class DecodeState:
             offsets = torch.arange(self.window, device=self.canvas.device)
             return self.start.clamp(max=self.canvas.shape[1] - self.window)[:, None] + offsets
 
-        return self._keep("columns", columns)
+        return self._kept.get("columns", columns)
 
     @property
     def tokens(self) -> Int[Tensor, "B W"]:
         """The ids in the windows."""
-        return self._keep("tokens", lambda: self.canvas.gather(1, self.columns))
+        return self._kept.get("tokens", lambda: self.canvas.gather(1, self.columns))
+
+    @property
+    def behind(self) -> Int[Tensor, "B W"]:
+        """The columns behind those of the windows."""
+        return self._kept.get("behind", lambda: self.columns + 1)
 
     @property
     def blank(self) -> Bool[Tensor, "B W"]:
         """Positions of the windows that hold MASK."""
-        return self._keep("blank", lambda: self.tokens == self.spec.mask_id)
+        return self._kept.get("blank", lambda: self.tokens == self.spec.mask_id)
 
     @property
     def live(self) -> Bool[Tensor, "B T"]:
         """Columns that may be written."""
-        numbers = self._numbers
-        if numbers is None:
-            numbers = self._numbers = torch.arange(self.canvas.shape[1], device=self.canvas.device)
-        return self._keep("live", lambda: self.free & (numbers < self.end[:, None]))
+        return self._kept.get("live", lambda: self.free & (self._columns < self.limit))
 
     @property
     def open(self) -> Bool[Tensor, "B W"]:
         """Positions of the windows that may be written, in rows that are not done."""
-        return self._keep("open", lambda: self.live.gather(1, self.columns) & ~self.done[:, None])
+        return self._kept.get("open", lambda: self.live.gather(1, self.columns) & self.awake[:, None])
 
     @property
     def inside(self) -> Bool[Tensor, "B W"]:
@@ -215,29 +228,19 @@ class DecodeState:
 
         def inside() -> Tensor:
             within = (self.columns >= self.prompt_len[:, None]) & (self.columns < self.end[:, None])
-            return within & ~self.done[:, None]
+            return within & self.awake[:, None]
 
-        return self._keep("inside", inside)
+        return self._kept.get("inside", inside)
 
     @property
     def may_end(self) -> Bool[Tensor, "B W"]:
         """Positions of `inside` at which an EOS ends the row: those behind its fixed columns."""
-        return self._keep("may_end", lambda: self.inside & (self.columns >= self.tail[:, None]))
+        return self._kept.get("may_end", lambda: self.inside & (self.columns >= self.tail[:, None]))
 
     @property
     def pending(self) -> Bool[Tensor, "B T"]:
         """Columns that are still to be filled."""
-        return self._keep("pending", lambda: self.live & (self.canvas == self.spec.mask_id))
-
-    def _keep(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        if name not in self._kept:
-            self._kept[name] = make()
-        return self._kept[name]
-
-    def _set_aside_(self, *but: str) -> None:
-        """To be called when rows may have moved, been cut or ended. What was kept is right again if none was."""
-        stays = {name: self._kept[name] for name in but if name in self._kept}
-        self._before, self._kept = self._before or self._kept, stays
+        return self._kept.get("pending", lambda: self.live & (self.canvas == self.spec.mask_id))
 
     @property
     def finished(self) -> Bool[Tensor, " B"]:
@@ -301,21 +304,21 @@ class DecodeState:
         """Writes an update over the window's tokens where they are live, and keeps its soft step."""
         columns, write = self.columns, update.write & live
         written = torch.where(write, update.tokens, tokens)
-        self.canvas.scatter_(1, columns, written)
-        blank = written == self.spec.mask_id
-        self._kept |= {"tokens": written, "blank": blank}
-        self._kept.pop("pending", None)
+        canvas = self.canvas.scatter(1, columns, written)
+        self.canvas, self.fresh = canvas, canvas != self.canvas
+        written_at = self._kept.get("written_at", lambda: self.committed_at.gather(1, columns))
+        written_at = torch.where(write, self.nfe[:, None] - 1, written_at)
+        self.committed_at.scatter_(1, columns, written_at)
+        self._kept.now |= {"tokens": written, "blank": written == self.spec.mask_id, "written_at": written_at}
+        self._kept.now.pop("pending", None)
         self.soft, self.shown, self.accepted = update.soft, update.shown, update.accepted
         self.sight = None if update.sight is None else self.start + update.sight
-        at = torch.where(blank, NEVER, self.nfe[:, None] - 1)  # remasked: holds none
-        self.committed_at.scatter_(1, columns, torch.where(write, at, self.committed_at.gather(1, columns)))
-        self.fresh = torch.zeros_like(self.fresh).scatter_(1, columns, written != tokens)
 
     def cut_(self, end: Int[Tensor, " B"], hold: Bool[Tensor, " B"] | None = None) -> None:
         """Lowers the live end of rows that are not held."""
         if end is not self.end:
             self.end = end if hold is None else torch.where(hold, self.end, end)
-            self._set_aside_()
+            self._kept.set_aside_()
 
     def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
         """Moves rows whose window is full, and not held, to the next window with something to fill. Rows that have
@@ -327,19 +330,21 @@ class DecodeState:
             self.sight = torch.where(leaves, self.canvas.shape[1], self.sight)
         self.previous = torch.where(leaves, self.start, self.previous)
         self.start, self.step = start, torch.where(leaves, 0, self.step + 1)
-        self.first = self.first & ~leaves
         self.done = (start >= self.end) | (self.nfe >= self.budget)
-        self._set_aside_("live", "pending")
+        self._kept.set_aside_("live", "pending", "limit")
 
     def _next_start(self) -> Int[Tensor, " B"]:
-        """The start of the first window, from the present one on, with something to fill, or the live end where there
-        is none. No column before the present window waits.
+        """The start of the first window with something to fill, or the live end where there is none. No column before
+        the present window waits.
 
         For windows of 4 columns from start 4, with masks (_) in columns 14 and 15 only, it is 12:
 
             column  4  5  6  7 |  8  9 10 11 | 12 13 14 15
                     A  B  C  D |  E  F  G  H |  I  J  _  _
         """
-        waits, first = self.pending.max(1)
-        skipped = (first - self.start) // self.window * self.window
-        return torch.where(waits, self.start + skipped, torch.maximum(self.start, self.end))
+
+        def starts(origin: Tensor) -> Tensor:
+            return origin + (self._columns - origin) // self.window * self.window
+
+        of_columns = self._kept.get("starts", lambda: starts(self.origin[:, None]))
+        return torch.where(self.pending, of_columns, self.limit).amin(1)

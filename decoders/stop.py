@@ -73,7 +73,7 @@ class BlockEos(StopRule):
         inside = inside & (columns < state.end[:, None]) & ~state.done[:, None]
         filled = ~((state.canvas == state.spec.mask_id) & inside).any(1)
         may_end = inside & (columns >= state.tail[:, None])
-        return torch.where(filled, _first_eos_end(state, state.canvas, columns, may_end), state.end)
+        return torch.where(filled, _first_eos_end(state, state.canvas, columns + 1, may_end), state.end)
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class StrictEos(StopRule):
     """Stops as soon as an EOS is committed and no mask is left before it (Fast-dLLM v2, LLaDA2.x)."""
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
-        settled = (state.blank & state.inside).cumsum(1) == 0
-        return _first_eos_end(state, state.tokens, state.columns, state.may_end & settled)
+        open_before = (state.blank & state.inside).cumsum(1)
+        return _first_eos_end(state, state.tokens, state.behind, state.may_end > open_before)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Eotp(StopRule):
 
     def __call__(self, state: DecodeState) -> Int[Tensor, " B"]:
         if self.scope == "committed":
-            return _first_eos_end(state, state.tokens, state.columns, state.may_end)
+            return _first_eos_end(state, state.tokens, state.behind, state.may_end)
         assert state.eos_ahead is not None
         columns = torch.arange(state.canvas.shape[1], device=state.canvas.device)
         waiting = (columns >= state.tail[:, None]) & ~state.done[:, None]
@@ -120,15 +120,15 @@ class Eotp(StopRule):
             chosen = state.may_end & accepted
         prob, column = state.eos_ahead.masked_fill(~waiting, 0).max(1)
         ended = (state.spec.is_eos(state.tokens) & chosen).any(1)
-        end = _first_eos_end(state, state.tokens, state.columns, chosen)
+        end = _first_eos_end(state, state.tokens, state.behind, chosen)
         cut = ~ended & (prob > 0) & (prob >= self.tau)
         return torch.where(cut, torch.minimum(column + 1, end), end)
 
 
 def _first_eos_end(
-    state: DecodeState, tokens: Int[Tensor, "B N"], columns: Int[Tensor, "..."], where: Bool[Tensor, "B N"]
+    state: DecodeState, tokens: Int[Tensor, "B N"], behind: Int[Tensor, "..."], where: Bool[Tensor, "B N"]
 ) -> Int[Tensor, " B"]:
-    """The column after the first EOS of `where`. The present end in rows without one."""
+    """The column after the first EOS of `where`. The present end in rows without one. behind: each token's next."""
     ends = state.spec.is_eos(tokens) & where
-    after = torch.where(ends, columns + 1, state.end[:, None])
+    after = torch.where(ends, behind, state.limit)
     return after.amin(1)

@@ -31,7 +31,12 @@ def hidden_states(
         past_key_values=kv,
         use_cache=kv is not None,
     )
-    return output.last_hidden_state.to(positions.device)
+    return moved(output.last_hidden_state, positions.device)
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device. It asks for no operation where it is there already, as in every step of an unspread model."""
+    return tensor if tensor.device == device else tensor.to(device)
 
 
 def as_taken(mask: Bool[Tensor, "R 1 Q K"], backbone: PreTrainedModel, dtype: torch.dtype) -> Tensor:
@@ -56,11 +61,14 @@ def sources(plan: Plan, want: Int[Tensor, "R W"], shift: int, length: int) -> In
     """Where among the R * Q queried columns of all rows those are that predict these. One that is not queried, behind a
     row's end, counts as the row's first. length: columns of the canvas."""
     (rows, width), columns = plan.query.shape, (want - shift).clamp(min=0) if shift else want
-    numbers = torch.arange(width, device=want.device)
     if plan.first is None:
+        numbers = torch.arange(width, device=want.device)
         in_query = want.new_zeros((rows, length)).scatter_(1, plan.query, numbers.expand(rows, width))
         inside = in_query.gather(1, columns)
+    elif plan.first == 0:
+        inside = columns * (columns < width)
     else:
+        numbers = torch.arange(width, device=want.device)
         inside = nn.functional.pad(numbers, (plan.first, length - plan.first - width))[columns]
     return inside if rows == 1 else inside + width * torch.arange(rows, device=want.device)[:, None]
 
@@ -108,8 +116,8 @@ class NeighbourMix(nn.Module):
 
     def among(self, here: Tensor) -> Tensor:
         """The same for all columns of rows that have no others."""
-        nothing = torch.zeros_like(here[:, :1])
-        return self(here, torch.cat([nothing, here[:, :-1]], 1), torch.cat([here[:, 1:], nothing], 1))
+        around = nn.functional.pad(here, (0, 0, 1, 1))
+        return self(here, around[:, :-2], around[:, 2:])
 
 
 class Gate(nn.Module):

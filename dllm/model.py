@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.cache import Plan
 from dllm.kv import ColumnCache
-from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, lora_layers, padded, queried, sources
+from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, lora_layers, moved, padded, queried, sources
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 from dllm.text import BackboneLM
@@ -144,7 +144,7 @@ class DiffusionLM(BackboneLM):
         mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
         source = sources(plan, want, self.spec.shift, tokens.shape[1])
-        return self.head(hidden.flatten(0, 1)[source[:asked]])
+        return self.head(hidden.flatten(0, 1)[source[:asked] if self.fixed_shapes else source])
 
     def full_logits(
         self,
@@ -282,7 +282,7 @@ class DiffusionLM(BackboneLM):
         self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None, whole: bool = False
     ) -> Float[Tensor, "R Q D"]:
         embed = self.backbone.get_input_embeddings()
-        here = embed(tokens.gather(1, query)).to(tokens.device)
+        here = moved(embed(tokens.gather(1, query)), tokens.device)
         if soft is not None and soft.soft is not None:
             # where in the window each query column is, -1 outside
             place = torch.where(soft.where, arange_like(soft.columns), -1)
@@ -318,11 +318,14 @@ class DiffusionLM(BackboneLM):
         ahead."""
         if isinstance(keys, int):
             keys = torch.arange(keys, device=query.device)[None]
-        allowed = (keys < end[:, None])[:, None, :]
+        keys, width = keys.view(len(keys), 1, 1, -1), query.shape[1]
+        allowed = keys < end.view(-1, 1, 1, 1)
+        if self.spec.block is not None or drafted is not None:
+            query = query[:, None, :, None]
         if self.spec.block is not None:
-            grid = self.spec.grid(prompt_len)[:, None, None]
-            of_key, of_query = ((c - grid).clamp(min=-1) // self.spec.block for c in (keys[:, None], query[..., None]))
+            grid = self.spec.grid(prompt_len).view(-1, 1, 1, 1)
+            of_key, of_query = ((c - grid).clamp(min=-1) // self.spec.block for c in (keys, query))
             allowed = allowed & (of_key <= of_query)
         if drafted is not None:
-            allowed = allowed & (drafted[..., None] | (keys[:, None] <= query[..., None]))
-        return allowed.expand(-1, query.shape[1], -1)[:, None]
+            allowed = allowed & (drafted[:, None, :, None] | (keys <= query))
+        return allowed.expand(-1, -1, width, -1)

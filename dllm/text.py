@@ -67,7 +67,8 @@ class BackboneLM(TextModel, ABC):
         """Logits of the last layer's states, on their device."""
         head = self.backbone.get_output_embeddings()
         assert head is not None
-        return head(hidden).to(hidden.device)
+        logits = head(hidden)
+        return logits if logits.device == hidden.device else logits.to(hidden.device)
 
 
 def encode_text(

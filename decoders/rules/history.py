@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from conf.knobs import Count, In, Positive, Weight
-from decoders.compose import surest
+from decoders.compose import or_surest, surest
 from decoders.rules.basic import FixedK
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 
@@ -134,7 +134,7 @@ class Horizon(CommitRule):
         waited.copy_(torch.where(fast | ready, 0, waited + 1))
         horizon.copy_(farthest)
         quick = inside & (candidates.confidence > self.tau)
-        quick = quick | surest(candidates.confidence, inside & ~quick.any(1, keepdim=True))
+        quick = or_surest(quick, candidates.confidence, inside)
         return torch.where(fast[:, None], quick, FixedK(self.slow)(view, candidates, memory))
 
 
@@ -188,7 +188,7 @@ class RunningMean(CommitRule):
         total, number = memory["sum"], memory["number"]
         mean = torch.where(number > 0, total / number.clamp(min=1), float("inf"))
         write = view.masked & (candidates.confidence > mean[:, None])
-        write = write | surest(candidates.confidence, view.masked & ~write.any(1, keepdim=True))
+        write = or_surest(write, candidates.confidence, view.masked)
         total += torch.where(write, candidates.confidence, 0).sum(1)
         number += write.sum(1)
         return write
