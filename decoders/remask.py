@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conf.knobs import Count, In, Number, Positive, Share, Weight
 from decoders.noise import noise_tokens
-from decoders.ranking import lowest, take
+from decoders.rules.ranking import lowest, take
 from decoders.rules.schedules import MaskGit, masks_at_start
 from decoders.types import Candidates, CommitRule, Memory, Part, Revise, Shape, Update, View
 from dllm.spec import ModelSpec

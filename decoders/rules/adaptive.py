@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from conf.knobs import In, Positive, Weight
-from decoders.ranking import surest_first, to_positions
+from decoders.rules.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Memory, View
 
 

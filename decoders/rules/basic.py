@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from conf.knobs import Count, In
-from decoders.ranking import take
+from decoders.rules.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 
 Tau = Annotated[float, In("(0, 1e6]", "above 1: one token per step")]

@@ -7,7 +7,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from conf.knobs import Share, Weight
-from decoders.ranking import surest_first, to_positions
+from decoders.rules.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Memory, View
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from conf.knobs import Number, Share, Weight
-from decoders.ranking import take
+from decoders.rules.ranking import take
 from decoders.types import Candidates, Memory, Revise, Shape, Update, View
 from dllm.spec import ModelSpec
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from conf.knobs import Count, In, Positive, Share
-from decoders.ranking import take
+from decoders.rules.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Shape, View
 
 Epsilon = Annotated[float, In("[1e-6, 1)")]  # the last of a schedule's times

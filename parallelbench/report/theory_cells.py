@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decoders import NO_CACHE, Decoder, FixedK, Never, Threshold, decode, generate
-from decoders.ranking import take
+from decoders.rules.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, View
 from dllm.exact import ExactModel, Permutations, Posterior
 from dllm.model import DiffusionLM

@@ -9,13 +9,9 @@ from pathlib import Path
 from textwrap import wrap
 
 from parallelbench.wiring.catalogue import LISTED, options, settings
-from parallelbench.wiring.menu import COMMANDS, WIDTH, plain, table
+from parallelbench.wiring.menu import COMMANDS, VALUED, WIDTH, plain, table
 
 FLAGS = ("--multirun", "--run", "--resolve", "--hydra-help", "--version", "--help", "--info")
-VALUED = (
-    *("--cfg", "--package", "--config-dir", "--config-name", "--config-path", "--experimental-rerun"),
-    *("-c", "-p", "-cd", "-cn", "-cp"),
-)
 OTHER_ROOT = ("--config-name", "-cn", "--config-path", "-cp")
 SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")  # how launchers count processes
 

@@ -12,6 +12,11 @@ from conf.knobs import nearest
 from parallelbench.records.record import find_runs
 
 WIDTH = 100  # characters of a line
+# Hydra's options behind which a value stands
+VALUED = (
+    *("--cfg", "--package", "--config-dir", "--config-name", "--config-path", "--experimental-rerun"),
+    *("-c", "-p", "-cd", "-cn", "-cp"),
+)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 from conf.knobs import Count, Knobs, Number, check_blocks, check_named
 from parallelbench.records.facts import flatten
 from parallelbench.tasks.base import Seed
-from parallelbench.wiring.ask import VALUED
 from parallelbench.wiring.catalogue import CONF, RUN
 from parallelbench.wiring.conf import in_one_sentence, make_part, sentence
 from parallelbench.wiring.exits import explained
+from parallelbench.wiring.menu import VALUED
 from parallelbench.wiring.show import outline
 
 

@@ -46,7 +46,7 @@ from decoders import (
     WideIn,
     Wino,
 )
-from decoders.ranking import take
+from decoders.rules.ranking import take
 from decoders.state import DecodeState
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Shape, View
 from dllm.cache import BlockCache, CacheStrategy, Plan, SubBlockCache, WindowCache
