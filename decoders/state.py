@@ -164,7 +164,7 @@ class DecodeState:
         flags = packed[:, len(numbers) :] > 0
         masked, fresh = flags[:, : self.canvas.shape[1]], flags[:, self.canvas.shape[1] :]
         stands = packed[:, :3] if self.sight is None else None
-        self._kept.settle_(stands is not None and np.array_equal(stands, self._stood))
+        self._kept.settle_(stands is not None and self._stood is not None and np.array_equal(stands, self._stood))
         self._stood = stands
         return Progress(prompt_len, start, end, step, start == origin, previous, done > 0, masked, fresh, self.window)
 

@@ -147,8 +147,15 @@ def test_merging_again_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     folder = tmp_path / "run"
     leave_shards(folder, torn=False)
     records = read_run(folder).records
+    delete = Path.unlink
+
+    def die(path: Path, **options: bool) -> None:
+        if path.match("samples.*.jsonl"):
+            pytest.fail("killed before deleting")
+        delete(path, **options)
+
     with monkeypatch.context() as killed:
-        killed.setattr(Path, "unlink", lambda self: pytest.fail("killed before deleting"))
+        killed.setattr(Path, "unlink", die)
         with pytest.raises(pytest.fail.Exception):
             SAMPLES.rewrite(folder, records)
     assert len(list(folder.glob("samples.*.jsonl"))) == 2

@@ -243,8 +243,9 @@ def _measured_speedup(run: Run, runs: Sequence[Run]) -> float | None:
     """NFE of the baseline over NFE of the run, on the samples that both have. The baseline is the one-token-per-step
     run by confidence, or the autoregressive one, with this run's model, cache, stop rule and lengths."""
     same = ("model", "cache", "stop", "gen_length", "block_length")
-    alike = (other for other in runs if all(other.config[key] == run.config[key] for key in same))
-    baseline = next((other.records for other in alike if other.facts.is_baseline), [])
+    slowest = (other for other in runs if other.facts.is_baseline)
+    alike = (other.records for other in slowest if all(other.config[key] == run.config[key] for key in same))
+    baseline = next(alike, [])
     slow = {(record.id, record.prompt_sha): record.nfe for record in baseline}
     shared = [(slow[key], record.nfe) for record in run.records if (key := (record.id, record.prompt_sha)) in slow]
     return sum(nfe for nfe, _ in shared) / sum(nfe for _, nfe in shared) if shared else None
