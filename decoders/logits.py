@@ -92,7 +92,7 @@ class Logits:
                 return [result.unflatten(0, (batch, width)) for result in results]
             found = found or [result.new_zeros((batch, width, *result.shape[1:])) for result in results]
             for whole, result in zip(found, results, strict=True):
-                if result.ndim == 1 and not torch.are_deterministic_algorithms_enabled():  # which refuse put_ on a GPU
+                if result.ndim == 1 and not torch.are_deterministic_algorithms_enabled():  # which refuse put_
                     whole.put_(piece.index, result)
                 else:
                     whole.flatten(0, 1)[piece.index] = result

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dllm.layers import moved
 from dllm.protocols import Text
 
 Show = Callable[[Mapping[str, Any]], str]
@@ -67,8 +68,7 @@ class BackboneLM(TextModel, ABC):
         """Logits of the last layer's states, on their device."""
         head = self.backbone.get_output_embeddings()
         assert head is not None
-        logits = head(hidden)
-        return logits if logits.device == hidden.device else logits.to(hidden.device)
+        return moved(head(hidden), hidden.device)
 
 
 def encode_text(

@@ -70,6 +70,8 @@ def prepare(
         try:
             samples = task.samples(limit, seed)
         except ValueError as error:
+            if PLACE not in str(error):
+                raise
             raise ValueError(str(error).replace(PLACE, f"suite.tasks.{place}")) from error
         check_task(task, samples)
         traced |= {sample.id for sample in samples[:traces]}

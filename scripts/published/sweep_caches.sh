@@ -4,7 +4,7 @@
 # Interrupted, it goes on where it stopped. What they save in time: scripts/bench/cache.py.
 set -euo pipefail
 report=${1:-results/published/caches}
-limit=${2:-100}
+limit=${2:-50}
 runs=results/runs/caches-$limit
 caches=none,prefix,dual,vicinity,interval,prefill,delayed,delayed_prefill,greedy
 run() { python -m parallelbench run -m limit="$limit" batch_size=50 out_dir="$runs" cache=$caches "$@"; }

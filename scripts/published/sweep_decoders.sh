@@ -2,10 +2,10 @@
 # Every decoder over its knob's grid (conf/experiment) on the shipped model, and the page that compares them.
 #   bash scripts/published/sweep_decoders.sh [REPORT_DIR] [SAMPLES_PER_TASK] [EXPERIMENT ...]
 # Without names, all but the protocols of ParallelBench, which need its data. Interrupted, it goes on where it stopped. All
-# take about an hour on one core.
+# take about 45 minutes on one core.
 set -euo pipefail
 report=${1:-results/published/decoders}
-limit=${2:-100}
+limit=${2:-50}
 shift $(($# < 2 ? $# : 2))
 runs=results/runs/decoders-$limit
 [ $# -gt 0 ] || set -- $(basename -s .yaml conf/experiment/*.yaml | grep -v published)
