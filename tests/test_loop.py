@@ -202,6 +202,17 @@ def combinations() -> list[Any]:
     return found
 
 
+def test_deterministic_algorithms_decode_the_same(model: DiffusionLM, prompts) -> None:
+    """Statistics of the undecided columns are put in their places, which otherwise is an operation that they refuse."""
+    parts = {"gen_len": 8, "block_len": 4, "decoder": Decoder(Threshold(0.3)), "cache": NO_CACHE, "stop": Never()}
+    freely = decode(model, prompts, **parts)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert decode(model, prompts, **parts) == freely
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_fast_combinations_leave_no_part_out() -> None:
     fast, every = ([p.values for p in combinations() if len(p.marks) <= marks] for marks in (0, 1))
     for parts in ((0, 3), (1,), (2,)):

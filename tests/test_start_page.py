@@ -60,6 +60,22 @@ def test_claims_are_those_of_the_samples(runs: list[Run], tmp_path: Path) -> Non
     assert "<img" not in page and "bash scripts/published/first_look.sh" in page
 
 
+def test_what_is_said_twice_or_beaten_is_left_out(tmp_path: Path) -> None:
+    def run(name: str, knob: float, cache: str, nfe: int) -> Run:
+        made = make_run(name, knob, cache, TASKS[:2], 15, seed=1)
+        return replace(made, records=[replace(record, nfe=nfe, num_tokens=20) for record in made.records])
+
+    slow, fast = run("fixed", 1, "none", 20), run("threshold", 0.7, "none", 4)
+    publish([slow, fast, run("eb", 0.1, "none", 6)], tmp_path / "verified")
+    caches = [
+        run(name, knob, cache, 5) for cache in ("dual", "prefix") for name, knob in (("fixed", 1), ("threshold", 0.7))
+    ]
+    publish([slow, fast, *caches], tmp_path / "caches")
+    page = SCRIPT["start_page"](tmp_path)
+    assert "threshold tau=0.7 on tiny: " in page and "eb tau=0.1 on tiny: " not in page
+    assert page.count("<li>threshold with cache=dual, prefix: ") == 1 and "fixed with cache" not in page
+
+
 def test_what_cannot_be_told_is_left_out(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(ValueError, match="holds no published page"):
         SCRIPT["start_page"](tmp_path)
