@@ -18,7 +18,7 @@ from dllm.adapter import MASK_TOKEN, is_attached
 from dllm.causal import CausalLM
 from dllm.training.lora import Lora
 from dllm.training.objectives import Batch, BlockDiffusion
-from dllm.training.start import start_from
+from dllm.training.start import show_noise, start_from
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.training.usage import adapted
 from parallelbench.wiring.overrides import check_overrides
@@ -155,6 +155,24 @@ def test_an_adapter_on_a_base_without_a_row_for_mask_decodes_as_it_was_trained(t
     for other in ({**words, "adapter": None}, {**words, "spec": {**spec, "mask_id": model.spec.mask_id + 1}}):
         with pytest.raises(ValueError, match="is outside the vocabulary of"):
             dllm.load(**other)
+
+
+@pytest.mark.parametrize("spare", [0, 5])
+def test_an_adapter_of_uniform_state_loads_on_its_base(tmp_path: Path, spare: int) -> None:
+    base = stock(tmp_path / "base", "qwen2", spare)
+    model = start_from(base, spec=None, causal=False)
+    assert isinstance(model, dllm.DiffusionLM) and model.tokenizer is not None
+    tokens = len(model.tokenizer) - 1
+    show_noise(model)
+    assert model.spec.mask_id == model.spec.noise == tokens  # the MASK that was added, and no second one
+    lora = Lora(r=2)
+    lora.inject(model, 0)
+    lora.save(model, tmp_path / "adapter", base)
+    loaded = dllm.load(**adapted(model, base, None, tmp_path / "adapter", None))
+    assert isinstance(loaded, dllm.DiffusionLM) and loaded.spec == model.spec
+    ids, start = torch.randint(tokens, (1, 8), generator=torch.Generator().manual_seed(0)), torch.tensor([4])
+    with torch.no_grad():
+        assert loaded.full_logits(ids, start).equal(model.eval().full_logits(ids, start))
 
 
 def test_drafts_only_leave_the_stock_model_as_it_is_and_resume_to_the_same_weights(tmp_path: Path) -> None:

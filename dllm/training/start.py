@@ -9,7 +9,7 @@ from tokenizers import AddedToken
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from dllm.adapter import add_mask, is_attached, merge
+from dllm.adapter import MASK_TOKEN, add_mask, is_attached, merge
 from dllm.causal import CausalLM, load_causal
 from dllm.checkpoint import ASSETS, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
 from dllm.families import recognise
@@ -81,7 +81,10 @@ def show_noise(model: DiffusionLM) -> None:
     if not model.spec.noise:
         assert model.tokenizer is not None
         token = len(model.tokenizer)
-        add_mask(model.backbone, model.tokenizer, token)
+        if model.tokenizer.mask_token == MASK_TOKEN and model.spec.mask_id == token - 1:
+            token = model.spec.mask_id  # it is behind all others already
+        else:
+            add_mask(model.backbone, model.tokenizer, token)
         model.spec = replace(model.spec, mask_id=token, noise=token)
 
 
