@@ -154,7 +154,7 @@ loop and decoders, {samples} decodes per setting with chance in it) and the ship
 k per step in random order. C(Y|X) is the total correlation that one step loses and L_T the loss at k per
 step, both in bits. Greedy (tau = 0) decoding meets exact ties in an ideal model; they are broken at random,
 as the closed form assumes, by sampling at a temperature of 0.001. `accuracy_argmax` in `theory.csv` breaks
-them by argmax, to the same item everywhere. All intervals are 95 % (Wilson). Shuffle counts the unchanged
+them by argmax, to the same item everywhere. All intervals are 95 %. Shuffle counts the unchanged
 order as valid, as the paper's analysis does."""
 TINY = """`tiny` infills lists whose length and punctuation are given ({samples} benchmark samples per setting, built-in
 scorers). A person is two tokens, a first and a last name; the theory's item is the person. So k counts
