@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 import dllm
 from parallelbench.training.usage import adapted, parts
@@ -50,6 +51,10 @@ def test_a_step_asks_for_few_operations() -> None:
     bench = runpy.run_path(str(ROOT / "scripts" / "bench" / "operations.py"))
     loop, model = bench["split"](bench["count"](1, "none", "threshold"))
     assert loop <= 69 and model <= 20
+    library = compile("torch.zeros(1)", str(ROOT / ".venv" / "lib" / "library.py"), "exec")
+    with bench["Operations"]() as operations:
+        exec(library, {"torch": torch})
+    assert list(operations.places) == [("elsewhere", "", 0)]  # README's environment lies in the repository
 
 
 @pytest.mark.usefixtures("as_a_user_has_it")

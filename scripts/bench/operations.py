@@ -28,6 +28,7 @@ from parallelbench.tasks import builtin_tasks
 from parallelbench.wiring.exits import explained
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = [ROOT / name for name in ("dllm", "decoders", "parallelbench")]  # an environment may lie in ROOT too
 TASK = "waiting_line/shuffle"  # its answers take several steps
 Place = tuple[str, str, int]  # file, function, line
 
@@ -55,7 +56,7 @@ class Operations(TorchDispatchMode):
 def _place(frame: FrameType | None) -> Place:
     while frame is not None:
         file = Path(frame.f_code.co_filename)
-        if file.is_relative_to(ROOT):
+        if any(file.is_relative_to(package) for package in PACKAGES):
             return str(file.relative_to(ROOT)), frame.f_code.co_name, frame.f_lineno
         frame = frame.f_back
     return "elsewhere", "", 0
