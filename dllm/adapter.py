@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
@@ -121,7 +122,7 @@ def put_gate(model: DiffusionLM) -> None:
     """Makes the attached adapter active at drafted columns only."""
     model.gate = Gate()
     for layer in layers(model).values():
-        cast(nn.ModuleDict, layer.lora_dropout)["default"] = model.gate
+        cast(nn.Module, layer).forward = partial(model.gate.forward, layer)
 
 
 def detach(model: Adaptable) -> None:

@@ -272,7 +272,7 @@ class DiffusionLM(BackboneLM):
     ) -> Float[Tensor, "R Q D"]:
         """Hidden states of the query columns, on the canvas' device."""
         if self.gate is not None:
-            self.gate.open_at(drafted)
+            self.gate.open_at(0 if drafted is None else drafted)
         return hidden_states(self.backbone, embeds, mask, position_ids, kv)
 
     def _rotary(self, tokens: Tensor, positions: Tensor, query: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import dllm
 from decoders import NO_CACHE, BlockEos, Decoder, FixedK, Prefix, StrictEos, decode
 from decoders.loop import decode as run_loop
 from dllm import DiffusionLM, ModelSpec
-from dllm.adapter import detach, is_attached, merge
+from dllm.adapter import detach, is_attached, layers, merge
 from dllm.cache import BlockCache
 from dllm.training.drafting import Drafting, draw_anchors, two_pass_hidden
 from dllm.training.lora import Lora
@@ -86,6 +86,22 @@ def test_a_token_at_a_time_from_the_left_is_greedy_decoding() -> None:
                 break
         answer = tokens[len(prompt) :]
         assert row.token_ids == (answer[:-1] if answer[-1] == EOS else answer)
+
+
+@torch.no_grad()
+def test_an_open_gate_is_peft_s_own_forward() -> None:
+    model = with_adapter()
+    assert model.gate is not None
+    for layer in layers(model).values():
+        x = torch.randn(2, 7, layer.in_features, generator=rng(4))
+        where = torch.rand(2, 7, generator=rng(5)) < 0.5
+        plain, adapted = layer.get_base_layer()(x), type(layer).forward(layer, x)  # pyright: ignore
+        model.gate.open_at(where)
+        torch.testing.assert_close(layer.forward(x), torch.where(where[..., None], adapted, plain))  # pyright: ignore
+        for first in (0, 3, 7):
+            model.gate.open_at(first)
+            expected = torch.cat([plain[:, :first], adapted[:, first:]], 1)
+            torch.testing.assert_close(layer.forward(x), expected)  # pyright: ignore
 
 
 @torch.no_grad()

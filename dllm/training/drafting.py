@@ -138,10 +138,10 @@ def two_pass_hidden(
 
     with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
         if model.gate is not None:
-            model.gate.open_at(torch.zeros_like(canvas, dtype=torch.bool))
+            model.gate.open_at(length)
         clean = hidden_of(canvas, (columns <= columns[:, None]).expand(batch, -1, -1), columns.expand_as(canvas))
     if model.gate is not None:
-        model.gate.open_at(None)
+        model.gate.open_at(0)
     place = anchor.repeat_interleave(size, 1)  # [B, N * G]
     group = torch.arange(groups, device=device).repeat_interleave(size)
     to_clean: Bool[Tensor, "B Q T"] = columns <= place[..., None]
