@@ -19,17 +19,19 @@ WIDTH = 32  # columns by which fixed shapes grow
 def hidden_states(
     backbone: PreTrainedModel,
     embeds: Float[Tensor, "R Q D"],
-    mask: Bool[Tensor, "R 1 Q K"],
+    mask: Bool[Tensor, "R 1 Q K"] | None,
     positions: Int[Tensor, "... R Q"],
     kv: Cache | None,
 ) -> Float[Tensor, "R Q D"]:
-    """Of the last layer, for columns that attend where the mask is true, on the positions' device."""
+    """Of the last layer, for columns that attend where the mask is true, or everywhere without one, on the positions'
+    device. Flash kernels take no mask."""
     output = backbone.get_decoder()(
         inputs_embeds=embeds,
-        attention_mask=as_taken(mask, backbone, embeds.dtype),
+        attention_mask=None if mask is None else as_taken(mask, backbone, embeds.dtype),
         position_ids=positions,
         past_key_values=kv,
         use_cache=kv is not None,
+        **({"is_causal": False} if mask is None else {}),
     )
     return moved(output.last_hidden_state, positions.device)
 

@@ -141,7 +141,8 @@ class DiffusionLM(BackboneLM):
             keys, store = tokens.shape[1], kv.at(rows, plan.query)
         else:  # attend to the query alone, once to a column that a shorter row repeats
             keys, store = queried(plan, tokens.shape[1]), None
-        mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
+        sees_all = plan.first is not None and not plan.keep and self.spec.block is None and drafted is None
+        mask = None if sees_all else self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
         source = sources(plan, want, self.spec.shift, tokens.shape[1])
         return self.head(hidden.flatten(0, 1)[source[:asked] if self.fixed_shapes else source])
@@ -265,7 +266,7 @@ class DiffusionLM(BackboneLM):
     def _forward(
         self,
         embeds: Float[Tensor, "R Q D"],
-        mask: Bool[Tensor, "R 1 Q T"],
+        mask: Bool[Tensor, "R 1 Q T"] | None,
         position_ids: Tensor,
         kv: ColumnCache | None,
         drafted: Bool[Tensor, "R Q"] | None = None,

@@ -228,3 +228,20 @@ def test_a_column_that_is_not_queried_counts_as_the_first_of_its_row() -> None:
         for one in (plan, replace(plan, first=None)):
             assert sources(one, want.repeat(rows, 1), 0, 12).tolist() == expected
             assert sources(one, want.repeat(rows, 1) + 1, 1, 12).tolist() == expected
+
+
+def test_columns_that_see_each_other_need_no_mask() -> None:
+    """So that kernels apply which take none. It must not make a stock decoder causal."""
+    for spec, lens, expected in (("full", (6,), False), ("full", (6, 4), True), ("block_causal", (6,), True)):
+        model, seen = make_model(spec), list[bool]()
+        decoder = model.backbone.get_decoder()
+        decoder.register_forward_pre_hook(
+            lambda _module, _args, given, seen=seen: seen.append(given["attention_mask"] is not None), with_kwargs=True
+        )
+        canvas, end = torch.arange(2 * 6).view(2, 6)[: len(lens)], torch.tensor(lens)
+        first = 0 if len(set(lens)) == 1 else None
+        query = torch.minimum(torch.arange(6), end[:, None] - 1)
+        plan = Plan(torch.arange(len(lens)), query, end, all_rows=True, keep=False, first=first)
+        logits = model.logits(canvas, plan, query, end=end, kv=model.new_kv(torch.ones_like(end), 6))
+        assert seen == [expected]
+        torch.testing.assert_close(logits[0], model.full_logits(canvas, torch.ones_like(end), end)[0])
