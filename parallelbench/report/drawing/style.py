@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-INK, GREY = "#1b2430", "#8a94a0"
+GREY = "#8a94a0"
 COLOURS = (  # at least 3:1 on white and on the page's dark ground
     "#0072b2",
     "#d55e00",

@@ -55,7 +55,7 @@ def enter_namespaces() -> None:
     os.chdir(here)
 
 
-READ_FILE, READ_DIR, WRITE_FILE, EXECUTE, TRUNCATE = 1 << 2, 1 << 3, 1 << 1, 1 << 0, 1 << 14
+READ_FILE, READ_DIR, WRITE_FILE, EXECUTE = 1 << 2, 1 << 3, 1 << 1, 1 << 0
 
 
 def enter_landlock() -> bool:
