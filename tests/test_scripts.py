@@ -65,6 +65,7 @@ def test_a_step_asks_for_few_operations() -> None:
         ("train recipe=tinny", "recipe=tinny is not there; the nearest is recipe=tiny, and `ls conf/recipe` shows"),
         ("train fit.steps=many", "error: fit.steps='many'; give a whole number"),
         ("train fit.steps=[3", "fit.steps=[3 is not in Hydra's grammar"),
+        ("train data.weights.puzzle/sudoku_n4=5", 'write "data.weights={puzzle/sudoku_n4: 5}"'),
         ("train foo", "'foo' is no setting; write settings as KEY=VALUE"),
         ("distill foo seed=1", "'foo' is no setting; write settings as KEY=VALUE"),
         ("collect_traces limit=3 foo", "'foo' is no setting; write settings as KEY=VALUE"),

@@ -133,6 +133,9 @@ def _parsed(override: str) -> Override:
         key, equals, value = override.partition("=")
         if not equals:
             raise ValueError(f"{override!r} is no setting; write settings as KEY=VALUE, such as seed=1") from error
+        parent, dot, name = key.rpartition(".")
+        if dot and "/" in name:
+            raise ValueError(f'a name with a slash is no key; write "{parent}={{{name}: {value}}}"') from error
         raise ValueError(f"{override} is not in Hydra's grammar; quote the value: \"{key}='{value}'\"") from error
 
 
