@@ -142,7 +142,10 @@ class DiffusionLM(BackboneLM):
         else:  # attend to the query alone, once to a column that a shorter row repeats
             keys, store = queried(plan, tokens.shape[1]), None
         sees_all = plan.first is not None and not plan.keep and self.spec.block is None and drafted is None
-        mask = None if sees_all else self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
+        if sees_all and not self.kv_samples:  # to a compiled backbone a call without a mask is one more to compile
+            mask = None
+        else:
+            mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
         source = sources(plan, want, self.spec.shift, tokens.shape[1])
         return self.head(hidden.flatten(0, 1)[source[:asked] if self.fixed_shapes else source])
