@@ -230,10 +230,14 @@ def test_a_column_that_is_not_queried_counts_as_the_first_of_its_row() -> None:
             assert sources(one, want.repeat(rows, 1) + 1, 1, 12).tolist() == expected
 
 
-def test_columns_that_see_each_other_need_no_mask() -> None:
-    """So that kernels apply which take none. It must not make a stock decoder causal."""
-    for spec, lens, expected in (("full", (6,), False), ("full", (6, 4), True), ("block_causal", (6,), True)):
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_columns_that_see_each_other_need_no_mask(attention: str) -> None:
+    """So that kernels apply which take none. It must not make a stock decoder causal. A compiled one keeps the mask."""
+    cases = (("full", (6,), False, False), ("full", (6,), True, True), ("full", (6, 4), False, True))
+    for spec, lens, compiled, expected in (*cases, ("block_causal", (6,), False, True)):
         model, seen = make_model(spec), list[bool]()
+        model.backbone.set_attn_implementation(attention)
+        model.kv_samples = [(torch.zeros(0, 2, 0, 8), torch.zeros(0, 2, 0, 8))] * 2 * compiled
         decoder = model.backbone.get_decoder()
         decoder.register_forward_pre_hook(
             lambda _module, _args, given, seen=seen: seen.append(given["attention_mask"] is not None), with_kwargs=True

@@ -23,7 +23,7 @@ page() {
 }
 
 # 1. SmolLM2 itself, drafted for: 500 questions of chats that no training saw, answered by transformers' greedy
-# `generate`. A score of 100 % is the same text. About an hour and a half; seconds do not compare, slots differ.
+# `generate`. A score of 100 % is the same text. Two hours of a crowded core; seconds do not compare, slots differ.
 chat=$runs/chat-data
 # scripts/english.sh trains on answers to the first 6,000 questions
 [ -f "$chat/prompts.jsonl" ] || python scripts/chat_prompts.py "$chat/prompts.jsonl" --skip 6000
