@@ -81,6 +81,12 @@ class DiffusionLM(BackboneLM):
         """Ids of a canvas are below it."""
         return self.vocab_size
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether another way to call the backbone, without a mask or with a number in place of a tensor, would be one
+        more to compile."""
+        return bool(self.kv_samples)
+
     def positions(self, prompt_len: Int[Tensor, " B"], length: int) -> Int[Tensor, "B T"]:
         """RoPE position of each canvas column: its number, or moved so that responses start at a fixed position."""
         columns = torch.arange(length, device=prompt_len.device).expand(len(prompt_len), length)
@@ -142,10 +148,8 @@ class DiffusionLM(BackboneLM):
         else:  # attend to the query alone, once to a column that a shorter row repeats
             keys, store = queried(plan, tokens.shape[1]), None
         sees_all = plan.first is not None and not plan.keep and self.spec.block is None and drafted is None
-        if sees_all and not self.kv_samples:  # to a compiled backbone a call without a mask is one more to compile
-            mask = None
-        else:
-            mask = self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
+        sees_all = sees_all and not self.is_compiled
+        mask = None if sees_all else self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
         source = sources(plan, want, self.spec.shift, tokens.shape[1])
         return self.head(hidden.flatten(0, 1)[source[:asked] if self.fixed_shapes else source])

@@ -8,14 +8,18 @@ import pytest
 import torch
 from conftest import BLOCK, PAD, make_model
 from jaxtyping import config
+from test_drafting import with_adapter
 from torch._dynamo.utils import counters
 
 import dllm
 from decoders import NO_CACHE, Decoder, StrictEos, Threshold
 from decoders.loop import decode_queue
 from decoders.types import DecodedRow, in_order
+from decoders.verified.drafters import Ahead, MaskDrafts
+from decoders.verified.rounds import Verified, verify
 from dllm import DiffusionLM
 from dllm.cache import BlockCache, CacheStrategy, WindowCache
+from dllm.causal import CausalStream
 from dllm.layers import WIDTH
 from dllm.load import compile_
 
@@ -75,4 +79,30 @@ def test_a_warm_model_compiles_nothing_more(backend: str) -> None:
     for cache in (*caches, WindowCache(0, None), WindowCache(2, 2, refresh_every=2)):
         for lengths, slots in (((7, 8), 1), ((30, 3, 21, 2), 3), ((12, 2, 5, 8, 8, 1, 20), 5), ((2, 2), 2)):
             assert decoded(model, lengths, slots, cache) == decoded(eager, lengths, slots, cache)
+    assert counters["stats"]["unique_graphs"] == graphs
+
+
+@pytest.mark.parametrize("ahead", ["last", "all"])
+def test_a_warm_drafter_compiles_nothing_more(monkeypatch: pytest.MonkeyPatch, ahead: Ahead) -> None:
+    """Of an adapter for drafted columns, with other numbers of rows, columns and drafts."""
+    monkeypatch.setattr(config, "jaxtyping_disable", True)
+    model, eager = with_adapter(), with_adapter()
+    compile_(model, graphs=False)
+    model.backbone.get_decoder().compile(dynamic=True, backend="eager")
+    torch._dynamo.reset()
+    counters.clear()
+
+    def decoded(model: DiffusionLM, lengths: Sequence[int]) -> list[list[int]]:
+        rng = torch.Generator().manual_seed(sum(lengths))
+        prompts = [torch.randint(0, PAD, (length,), generator=rng).tolist() for length in lengths]
+        count = [0] * len(prompts)
+        rows = verify(CausalStream(model), Verified(MaskDrafts(ahead)), prompts, [12 for _ in count], count)
+        return [row.token_ids for row in rows]
+
+    for lengths in ((5, 11, 3), (4,), (6, 9, 13, 4, 17), (7, 8), (30, 3, 21, 2)):
+        assert decoded(model, lengths) == decoded(eager, lengths)
+    graphs = counters["stats"]["unique_graphs"]
+    assert 0 < graphs <= 14
+    for lengths in ((12, 2), (3, 3, 40), (9,), (25, 6, 1, 8)):
+        assert decoded(model, lengths) == decoded(eager, lengths)
     assert counters["stats"]["unique_graphs"] == graphs
