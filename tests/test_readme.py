@@ -3,7 +3,11 @@
 import re
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -23,3 +27,12 @@ def test_the_library_example_runs() -> None:
 def test_the_two_commands_are_there() -> None:
     assert "pip install -c constraints.txt -e . && python -m parallelbench run decoder=credit" in README
     assert "pip install -c constraints.txt -e '.[dev]' && pytest" in README
+
+
+def test_every_pinned_version_takes_the_oldest_python_that_the_readme_names() -> None:
+    assert "Python 3.11 or newer" in README
+    pins = (Path(__file__).parent.parent / "constraints.txt").read_text().splitlines()
+    names = {canonicalize_name(pin.partition("==")[0]) for pin in pins}
+    needs = {d.name: d.metadata["Requires-Python"] for d in distributions() if canonicalize_name(d.name) in names}
+    assert len(needs) > 50
+    assert not {name: need for name, need in needs.items() if need and "3.11.0" not in SpecifierSet(need)}
