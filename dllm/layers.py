@@ -144,5 +144,6 @@ class Gate:
         if not isinstance(self._open, int):
             result = result.add(up(down(x * self._open)), alpha=scaling)
         elif self._open < x.shape[1]:
-            result[:, self._open :].add_(up(down(x[:, self._open :])), alpha=scaling)
+            drafted = down(x[:, self._open :])
+            result[:, self._open :].baddbmm_(drafted, up.weight.T.expand(len(x), -1, -1), alpha=scaling)
         return result
