@@ -140,7 +140,8 @@ class Gate:
 
     def forward(self, layer: "LoraLayer", x: Float[Tensor, "R Q I"]) -> Float[Tensor, "R Q O"]:
         result = cast(nn.Linear, layer.base_layer)(x)
-        down, up, scaling = layer.lora_A["default"], layer.lora_B["default"], layer.scaling["default"]
+        down, up = layer.lora_A["default"], cast(nn.Linear, layer.lora_B["default"])
+        scaling = layer.scaling["default"]
         if not isinstance(self._open, int):
             result = result.add(up(down(x * self._open)), alpha=scaling)
         elif self._open < x.shape[1]:
