@@ -346,5 +346,6 @@ def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
     if len(where) == 1:
         return where.nonzero()[1][None]
     count = where.sum(1)
+    assert count.all(), "a row without columns would get those of another"
     begin = count.cumsum() - count
     return np.nonzero(where)[1][begin[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)]

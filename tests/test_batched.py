@@ -110,6 +110,15 @@ def test_random_rows_are_the_same_alone(shard: int, capsys: pytest.CaptureFixtur
     assert not found
 
 
+@pytest.mark.parametrize("block", [2, 4])
+def test_a_row_whose_last_open_column_keeps_its_logits_is_the_same_alone(block: int) -> None:
+    """dual_dream never computes a window's first column again, so a row that has only that one left asks for none."""
+    model, parts = make_model("shifted").double(), {"gen_len": 8, "block_len": block, "decoder": Decoder(FixedK(1))}
+    prompts = [[3 + row, 9, 5 + row % 3][: 3 - row % 3] for row in range(9)]
+    parts |= {"cache": WindowCache(0, 0, look_back=False), "stop": Never()}
+    assert decode(model, prompts, **parts) == [decode(model, [prompt], **parts)[0] for prompt in prompts]
+
+
 def amplified(model: dllm.DiffusionLM, prompt: list[int], soft: SoftStep, forwards: int) -> float:
     """How many times larger than the rounding of float32, relative to their size, the logits of a later forward are
     off when all that the first one shows the second is rounded."""
