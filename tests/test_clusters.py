@@ -185,7 +185,7 @@ def sweep(folder: Path, *options: str) -> subprocess.Popen:
 
 def workers() -> list[int]:
     """Of Slurm; not the sruns that carry their words."""
-    pattern = f"^{sys.executable} -m parallelbench.wiring.clusters"
+    pattern = f"^{sys.executable} -m parallelbench.wiring.pool"
     found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False)
     return [int(line) for line in found.stdout.split()]
 
@@ -219,9 +219,10 @@ def test_a_sweep_on_slurm_equals_one_in_turn_also_when_a_worker_is_killed(slurm,
     assert sweep(tmp_path / "in_turn").wait() == 0
     killed = sweep(tmp_path / "slurm", *options)
     wait_for(lambda: len(list(tmp_path.glob("slurm/runs/*/samples.jsonl"))) > 0)
-    os.kill(workers()[0], signal.SIGKILL)
+    for worker in workers():  # one of them may not have begun
+        os.kill(worker, signal.SIGKILL)
     assert killed.wait() == 1
-    assert len(folders(tmp_path / "slurm")) >= 3 and "its worker ended with" in (tmp_path / "slurm/log.txt").read_text()
+    assert len(folders(tmp_path / "slurm")) >= 2 and "its worker ended with" in (tmp_path / "slurm/log.txt").read_text()
     assert sweep(tmp_path / "slurm", *options).wait() == 0
     assert folders(tmp_path / "slurm") == folders(tmp_path / "in_turn")
 
