@@ -251,8 +251,8 @@ class DiffusionLM(BackboneLM):
         mask_embed = self.backbone.get_input_embeddings()(torch.full_like(want, mask_id))
         shadows = self._mixed(mask_embed, canvas, want, end)
         embeds = torch.cat([self._embed(canvas, columns, end), shadows], dim=1)
-        positions = self.positions(prompt_len, length)
-        positions = torch.cat([positions, positions.gather(1, want)], dim=1)
+        places = torch.cat([columns, want], dim=1)
+        positions = self._rotary(canvas, self.positions(prompt_len, length), places)
         # keys: the canvas, without a shadow's own column (and those whose input mix holds its token), then the shadows
         hidden_from = (columns[:, None] - want[..., None]).abs() <= self.spec.mix
         to_canvas = self._attention_mask(want, end, length, prompt_len) & ~hidden_from[:, None]

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2VLImageProcessorPil
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
 import dllm
-from decoders import Decoder, FixedK, Never, Threshold, generate
+from decoders import Decoder, FixedK, Never, Threshold, generate, Wino
 from decoders.loop import NO_CACHE, decode_queue
 from decoders.types import in_order
 from dllm.cache import DelayedCache, WindowCache
@@ -46,7 +46,7 @@ VISION = Qwen2_5_VLVisionConfig(
 )
 
 
-def make_vision(seed: int = 0) -> VisionLM:
+def make_vision(seed: int = 0, shift: int = 1) -> VisionLM:
     """A model that reads letters and pictures of 28 pixels a column."""
     config = DimpleConfig(
         vocab_size=len(WORDS),
@@ -77,7 +77,7 @@ def make_vision(seed: int = 0) -> VisionLM:
     )
     fast.add_special_tokens({"additional_special_tokens": ["<start>", "<end>", "<image>"]})
     fast.chat_template = "{% for message in messages %}{{ message['content'] }}:{% endfor %}"
-    spec = ModelSpec(2, (1,), 0, shift=1)
+    spec = ModelSpec(2, (1,), 0, shift=shift)
     return VisionLM(backbone, spec, Qwen2VLImageProcessorPil(), fast, "tiny-vision").eval()
 
 
@@ -133,6 +133,21 @@ def test_kept_columns_of_a_picture_are_what_they_were() -> None:
         for cache in (NO_CACHE, WindowCache(0, 0, refresh_every=1))
     ]
     assert same[0] == same[1]
+
+
+def test_shadow_columns_are_where_their_columns_are() -> None:
+    """Behind a picture a column's number is not its position. With nothing else to see, a shadow is its column."""
+    model = make_vision(shift=0)
+    canvas = torch.tensor([[*model.encode(chat(colour("red", 84, 56), "a")), 2, 2]])
+    length, prompt_len = canvas.shape[1], torch.tensor([canvas.shape[1] - 2])
+    end, want = torch.tensor([length]), torch.tensor([[length - 1]])
+    plain, shadow = model.shadow_logits(canvas, want, prompt_len, end)
+    torch.testing.assert_close(plain, model.full_logits(canvas, prompt_len, end)[:, -1:])
+    torch.testing.assert_close(shadow, plain)
+    prompts = [chat("what is ", colour("red"), "?"), chat(colour("blue", 84, 56)), "text"]
+    parts: Any = {"decoder": Decoder(FixedK(2), revise=Wino()), "gen_len": 8, "block_len": 4}
+    together = generate(model, prompts, **parts)
+    assert [row.token_ids for row in together] == [generate(model, [p], **parts)[0].token_ids for p in prompts]
 
 
 def test_a_picture_is_seen_once_and_forgotten_late(monkeypatch: pytest.MonkeyPatch) -> None:
