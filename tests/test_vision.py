@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2VLImageProcessorPil
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
 import dllm
-from decoders import Decoder, FixedK, Never, Threshold, generate, Wino
+from decoders import Decoder, FixedK, Never, Threshold, Wino, generate
 from decoders.loop import NO_CACHE, decode_queue
 from decoders.types import in_order
 from dllm.cache import DelayedCache, WindowCache
