@@ -67,7 +67,7 @@ def test_a_few_steps_lower_the_loss() -> None:
     model, objective = dllm.load("tiny-block"), OnPolicy(dllm.load_causal("tiny-ar"), BLOCK)
     batch = decoded(model)
     model.requires_grad_(True)
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-4), []
     for _ in range(5):
         loss = objective(model, batch, torch.Generator().manual_seed(0))
         optimizer.zero_grad()
