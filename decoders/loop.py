@@ -253,18 +253,15 @@ class Question:
             return cls(plan, plan.want, torch.from_numpy((first + plan.want.numpy()).ravel()))
         masked = progress.masked[rows]
         inside = np.arange(masked.shape[1]) - progress.start[rows, None]
-        inside_window = (inside >= 0) & (inside < progress.window)
-        needed = inside_window & (whole | masked)
-        given, kept = inside_window, None
+        given = (inside >= 0) & (inside < progress.window)
+        needed, kept = given & (whole | masked), None
         if plan.want is not None:
             given = np.zeros_like(needed)
             np.put_along_axis(given, plan.want.numpy(), True, 1)
-            left = needed & ~given
-            some = left.any(1)
+            some = (left := needed & ~given).any(1)
             kept = torch.from_numpy((first[some] + pack(left[some])).ravel()) if some.any() else None
-        asked = needed & given
         # all that a row has left may keep its logits: it then asks for what it is given, which nobody looks at
-        want = pack(np.where(asked.any(1, keepdims=True), asked, given))
+        want = pack(np.where((asked := needed & given).any(1, keepdims=True), asked, given))
         complete = kept is None and plan.all_rows and int(needed.sum()) == len(rows) * progress.window
         return cls(plan, torch.from_numpy(want), torch.from_numpy((first + want).ravel()), complete, kept)
 

@@ -341,8 +341,7 @@ def _plans(
 
 
 def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
-    """The columns of `where`, ascending. A shorter row repeats its last: 0110, 1011 give [1, 2, 2], [0, 2, 3]. Every
-    row has one."""
+    """The columns of `where`, ascending. A shorter row repeats its last: 0110, 1011 give [1, 2, 2], [0, 2, 3]."""
     if len(where) == 1:
         return where.nonzero()[1][None]
     count = where.sum(1)
