@@ -181,9 +181,10 @@ class CausalStream:
         mask = (keys <= last[..., None]) & (keys < length)
         mask[:, columns.shape[1] :, length : length + len(group)] = group[:, None] == group
         if isinstance(self.model, DiffusionLM) and self.model.gate is not None:
-            settled = columns.shape[1]
-            where = torch.arange(embeds.shape[1], device=device) >= settled
-            self.model.gate.open_at(where.expand_as(last) if self.model.is_compiled else settled)
+            drafted: Tensor | int = columns.shape[1]
+            if self.model.is_compiled:  # which would compile again for each number
+                drafted = (torch.arange(embeds.shape[1], device=device) >= drafted).expand_as(last)
+            self.model.gate.open_at(drafted)
         hidden = hidden_states(self.model.backbone, embeds, mask[:, None], positions, store)
         wanted = hidden.gather(1, plan.want[..., None].expand(-1, -1, hidden.shape[-1]))
         logits = self._head(torch.cat([wanted, hidden[:, columns.shape[1] :]], 1))  # the head's weights are read once
