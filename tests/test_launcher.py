@@ -33,9 +33,9 @@ def test_a_sweep_on_workers_equals_one_in_turn(cli, tmp_path: Path, workers: int
 
 @pytest.mark.slow
 def test_one_that_is_refused_does_not_keep_the_others(cli, tmp_path: Path) -> None:
-    sweep = ["run", "-m", "gen_length=32,0", *SMALL, "out_dir=runs"]
+    sweep = ["run", "-m", "cache=none,block", *SMALL, "out_dir=runs"]  # that tiny has no blocks, its worker finds out
     code, _, err = cli(*sweep, "launcher=local", "hydra.launcher.workers=2")
-    assert code == 2 and "error: gen_len" in err and "Traceback" not in err
+    assert code == 2 and "error: cache=block" in err and "Traceback" not in err
     assert len(folders(tmp_path)) == 1
 
 
