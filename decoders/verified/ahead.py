@@ -1,9 +1,14 @@
 """Parallel decoding of a denoiser with verified drafts: the states that one forward expects next are tried in one
 forward, and those stay that the model itself would have reached (FreeDave, arXiv 2510.00294).
 
-A forward ranks the masked columns. The states after the first, the first two, ... of them are rows of their own, which
-share their prompt's K/V; a forward over all of them says what the rule does in each. As long as that leads to another
-of the states, the chain goes on; where it does not, what the rule commits there is written.
+A plan lists columns and their tokens. The states after the first, the first two, ... of them are rows of their own,
+which share their prompt's K/V; a forward over all of them says what the rule does in each. As long as that leads to
+another of the states, the chain goes on; where it does not, what the rule commits there is written.
+
+The same forward makes the next plan. Its first column is the surest one that is masked, by the largest state whose
+tokens are all written; its second one is the surest by the largest state whose tokens are all written or in the plan by
+then; and so on. So a state that was not reached still says what follows once its tokens have come in another order. The
+released plan is the ranking of the last state that was reached.
 
 By the exact rule a state is reached when a step of another one ends in it. The text is then that of the rule, step by
 step. By the subset rule it is reached when its tokens are among those that the step writes, and the rest of them is
@@ -32,6 +37,7 @@ from dllm.cache import CacheStrategy
 from dllm.protocols import Denoiser
 
 Match = Literal["exact", "subset"]
+Plan = Literal["all", "reached"]
 
 
 @torch.inference_mode()
@@ -41,6 +47,7 @@ def decode_ahead(
     *,
     states: int,
     match: Match = "exact",
+    plan_by: Plan = "all",
     gen_len: int | Sequence[int] | None = None,
     templates: Sequence[Sequence[int]] | None = None,
     block_len: int,
@@ -57,12 +64,14 @@ def decode_ahead(
     states: of a row in one forward, at least 1; all of their columns count as queried.
     match: when a state counts as reached. "exact" as said; "subset" takes fewer forwards with a threshold, for another
         text.
+    plan_by: whose rankings make the next plan. "all" states of a forward, which takes fewer forwards; or "reached", the
+        last of them that was reached. The text is the same by the exact rule.
     decoder: greedy, of `FixedK` or `Threshold` alone.
 
     Raises ValueError for other decoders, for caches whose columns depend on the steps before, for stop rules that look
     at predictions, and as `decode` does.
     """
-    check(decode_ahead, match=match)
+    check(decode_ahead, match=match, plan_by=plan_by)
     check_ahead(model, decoder, cache, stop, states)
     state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
     batch, device = len(prompts), state.canvas.device
@@ -92,14 +101,13 @@ def decode_ahead(
             moving = moving & (to > at) & (state.end == end)
             at = torch.where(moving, to, at)
         log.append(torch.cat([torch.stack([state.nfe - 1, plan.count, kept], 1), plan.tokens], 1))
-        combined = Update(state.canvas.gather(1, state.columns), written)
-        last = first + at
-        expected = Candidates(candidates.tokens[last], candidates.confidence[last])
-        plan = Expected.of(expected, (view.masked & ~chosen)[last], states - 1)
+        tokens = state.canvas.gather(1, state.columns)
+        reached = first + at if plan_by == "reached" else None
+        plan = _next_plan(plan, candidates, tokens, view.masked[first] & ~written, reached)
         state.advance_()
         plan = plan.only((state.step > 0) & (state.end == end) & ~state.done)
         if on_step is not None:
-            on_step(state, _rows(view, first), combined)
+            on_step(state, _rows(view, first), Update(tokens, written))
     verified = torch.stack(log, 1).tolist()  # by row and forward
     return [replace(row, drafts=_drafted(lines)) for row, lines in zip(results(state), verified, strict=True)]
 
@@ -134,6 +142,31 @@ def _leads(
     rank = plan.count.new_full((len(plan.count), chosen.shape[1]), states)
     rank.scatter_reduce_(1, plan.places, torch.where(planned, number[:-1], states), "amin")
     return leads, rank
+
+
+def _next_plan(
+    plan: Expected,
+    candidates: Candidates,
+    tokens: Int[Tensor, "B W"],
+    masked: Bool[Tensor, "B W"],
+    reached: Int[Tensor, " B"] | None,
+) -> Expected:
+    """What the states of a plan say of the masks that are left.
+
+    tokens, masked: the window after the forward's writes.
+    reached: the rows of the states to ask, None for the largest that fits.
+    """
+    width, left = plan.places.shape[1], masked.sum(1)
+    first, number = torch.arange(len(left), device=left.device) * (width + 1), torch.arange(width, device=left.device)
+    places, drafts = torch.zeros_like(plan.places), torch.zeros_like(plan.tokens)
+    for k in range(width):
+        there = (tokens.gather(1, plan.places) == plan.tokens) & ~masked.gather(1, plan.places)
+        there &= number < plan.count[:, None]
+        state = first + there.long().cumprod(1).sum(1) if reached is None else reached
+        place = candidates.confidence[state].masked_fill(~masked, float("-inf")).argmax(1, keepdim=True)
+        places[:, k : k + 1], drafts[:, k : k + 1] = place, (token := candidates.tokens[state].gather(1, place))
+        tokens, masked = tokens.scatter(1, place, token), masked.scatter(1, place, False)
+    return Expected(places, drafts, (left - 1).clamp(0, width))
 
 
 def _longest(leads: Int[Tensor, "B S"]) -> int:

@@ -23,7 +23,7 @@ from decoders import (
 from decoders.loop import row_seeds
 from decoders.rules.basic import Tau
 from decoders.types import Confidence
-from decoders.verified.ahead import Match, check_ahead, decode_ahead
+from decoders.verified.ahead import Match, Plan, check_ahead, decode_ahead
 from decoders.verified.lopa import check_lookahead, decode_lookahead
 from decoders.verified.rounds import verify
 from dllm.cache import CacheStrategy
@@ -111,16 +111,19 @@ class FreeDave(Knobs):
     """The tokens of decoder=fixed (k=1) or decoder=threshold in fewer forwards, for diffusion models: a forward looks
     at `states` states of a row at once, those that the one before expects after none, one, two, ... more tokens, and
     goes on from the last that the model itself would have reached. Costs `states` times the columns.
+    `decoders.verified.ahead` says more.
 
     tau: steps commit what a threshold does, null for one token.
     match: with a threshold, "exact" keeps its text; "subset" also goes on from states that have a part of what a step
-        commits, which takes fewer forwards and gives another text (`decoders.verified.ahead`).
+        commits, which takes fewer forwards and gives another text.
+    plan_by: "all" states of a forward say which the next one looks at; by "reached" only the last that was reached.
     confidence: the order, as in `Decoder`; with a threshold "prob" or "margin".
     """
 
     states: Count = 4
     tau: Tau | None = None
     match: Match = "exact"
+    plan_by: Plan = "all"
     confidence: Literal["prob", "margin", "entropy", "left_to_right"] = "prob"
 
     def __post_init__(self) -> None:
@@ -136,7 +139,7 @@ class FreeDave(Knobs):
         rule = FixedK(1) if self.tau is None else Threshold(self.tau)
         denoising, decoder = _denoising("freedave", model), Decoder(rule, confidence=self.confidence)
         check_ahead(denoising, decoder, cache, stop, self.states)
-        loop = in_batches(partial(decode_ahead, states=self.states, match=self.match))
+        loop = in_batches(partial(decode_ahead, states=self.states, match=self.match, plan_by=self.plan_by))
         return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
 
 

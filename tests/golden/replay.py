@@ -127,7 +127,9 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
             ours[row].append(changed)
             canvas[row] = new[: len(old)]
 
-    loop = partial(decode_ahead, states=p["draft_steps"], match="subset") if "draft_steps" in p else decode
+    loop = decode
+    if "draft_steps" in p:
+        loop = partial(decode_ahead, states=p["draft_steps"], match="subset", plan_by="reached")
     if group == "d2f":
         running = RunningSet(None, p["block_add_threshold"], p["decoded_token_threshold"])
         loop = partial(decode_running, running=running)
