@@ -42,7 +42,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 HOMES = {  # libraries, and the only files that import them
     "hydra": ("parallelbench/wiring/", "scripts/"),
     "omegaconf": ("parallelbench/wiring/", "scripts/"),
-    "matplotlib": ("parallelbench/report/plots.py",),
+    "matplotlib": ("parallelbench/report/plots.py", "parallelbench/report/drawing/axes.py"),
     "vl_convert": ("parallelbench/report/page/",),
     "PIL": ("parallelbench/report/sinks.py", "parallelbench/tasks/shapes.py", "dllm/vision/"),
 }

@@ -1,4 +1,4 @@
-"""Figures of a report, as SVG, PNG and PDF. The only module that imports matplotlib."""
+"""Figures of a report, as SVG, PNG and PDF. This module and `drawing.axes` alone import matplotlib."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,11 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from parallelbench.records.files import replace_file
 from parallelbench.records.record import NEVER
+from parallelbench.report.drawing.axes import by_doubling, end_above_100
 from parallelbench.report.drawing.labels import Box, place
 from parallelbench.report.drawing.style import GREY, MARKERS, RC, curve_looks
 from parallelbench.stats.intervals import Value
@@ -37,9 +38,9 @@ def quality_against_tpf(curves: Curves, title: str, named: bool = False) -> Figu
     figure, axes = plt.subplots(figsize=(10, 8) if named else (7.5, 4.8), layout="constrained")
     labels = _draw_curves(axes, curves, list(curves), prominent=True, named=named)
     axes.set(xlabel="tokens per forward (before EOS), log scale", ylabel="score, %", title=title)
-    axes.set_ylim(top=104)
     axes.margins(x=0.08)
-    axes.legend(loc="lower left")
+    end_above_100(axes)
+    axes.legend(loc="best")
     _write_labels(figure, axes, labels)
     return figure
 
@@ -88,10 +89,10 @@ def quality_against_columns(series: Curves, title: str) -> Figure:
         for (label, *_), px, py in zip(points, x, y, strict=True):
             labels.setdefault((round(px, 3), round(py, 3)), []).append(label)
         shown += [(", ".join(names), *at, color) for at, names in sorted(labels.items())]
-    _by_doubling(axes)
+    by_doubling(axes)
     axes.set(xlabel="columns recomputed per sample, log scale", ylabel="score, %", title=title)
-    axes.set_ylim(top=100 + (100 - axes.get_ylim()[0]) / 15)
     axes.margins(x=0.15)
+    end_above_100(axes)
     axes.legend(loc="best")
     _write_labels(figure, axes, shown)
     return figure
@@ -127,7 +128,7 @@ def _draw_curves(
             labels += [(label, px, py, color) for (label, *_), px, py in zip(points, x, y, strict=True)]
         elif named:
             labels.append((" ".join(name.partition(" (")[0].split()[:2]), x[0], y[0], color))
-    _by_doubling(axes)
+    by_doubling(axes)
     return labels
 
 
@@ -162,11 +163,6 @@ def _grid(count: int, most: int, panel: tuple[float, float], around: tuple[float
 def _entries(grid: np.ndarray) -> dict[str, Any]:
     """What panels' legends hold, by its labels."""
     return {label: entry for axes in grid.flat for entry, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-
-
-def _by_doubling(axes: Axes) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
 
 
 def _finish(figure: Figure, grid: np.ndarray, used: int, xlabel: str, title: str) -> None:
@@ -239,7 +235,7 @@ def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: 
     for axes, (task, series) in zip(grid.flat, panels.items(), strict=False):
         _draw_series(axes, series)
         axes.set_title(task.split("/")[-1], fontsize=9)
-        _by_doubling(axes)
+        by_doubling(axes)
     _finish(figure, grid, len(panels), xlabel, title)
     entries = _entries(grid)
     figure.legend(list(entries.values()), list(entries), loc="outside right upper")
@@ -333,7 +329,7 @@ def tradeoff(panels: Panels, title: str) -> Figure:
         x, y = [speed for _, speed, _ in front], [score for *_, score in front]
         best = {"color": "black", "linewidth": 5, "alpha": 0.18, "zorder": 2, "label": "Pareto front"}
         axes.step([0.9 * min(x), *x], [y[0], *y], where="pre", **best)
-        _by_doubling(axes)
+        by_doubling(axes)
         axes.set(xlabel=f"{label}, log scale", ylim=(0, 104))
     grid.flat[0].set_ylabel("score, mean over tasks, %")
     entries = _entries(grid[:, :1])
