@@ -59,9 +59,7 @@ def attach(model: Adaptable, folder: Path) -> None:
 
     if is_attached(model):
         raise ValueError(f"{model.name} already has an adapter; merge or detach it first")
-    config, pairs, mask_embedding, drafts_only = _read(folder, model)
-    for name, factors in pairs.items():
-        _check(folder, name, factors, config.r, model)
+    config, pairs, mask_embedding, drafts_only = read_adapter(folder, model)
     if drafts_only or mask_embedding is not None:
         _check_drafts(folder, model, mask_embedding)
     config.target_modules = sorted(pairs)
@@ -85,7 +83,7 @@ def attach_all(model: Adaptable, folders: str | Path | Sequence[str | Path] | No
 
     folders: folders or names of shipped adapters. Raises ValueError as `attach` does.
     """
-    for i, folder in enumerate(_found(folders)):
+    for i, folder in enumerate(find_adapters(folders)):
         if i:
             merge(model)
         attach(model, folder)
@@ -93,7 +91,7 @@ def attach_all(model: Adaptable, folders: str | Path | Sequence[str | Path] | No
 
 def brings_mask(folders: str | Path | Sequence[str | Path] | None, mask_id: int) -> bool:
     """Whether one of the adapters was trained with this MASK, so that a base without a row for it gets one."""
-    files = [folder / CONFIG for folder in _found(folders) if (folder / CONFIG).is_file()]
+    files = [folder / CONFIG for folder in find_adapters(folders) if (folder / CONFIG).is_file()]
     try:
         return any(json.loads(file.read_text(encoding="utf-8")).get("mask_id") == mask_id for file in files)
     except (ValueError, AttributeError):
@@ -113,7 +111,8 @@ def add_mask(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, toke
     tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
 
 
-def _found(folders: str | Path | Sequence[str | Path] | None) -> list[Path]:
+def find_adapters(folders: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    """The folders of adapters, each given by its folder or as the name of a shipped one."""
     several = [folders] if isinstance(folders, str | Path) else list(folders or ())
     return [ASSETS / str(one) if (ASSETS / str(one) / CONFIG).is_file() else Path(one) for one in several]
 
@@ -169,9 +168,12 @@ def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None)
         )
 
 
-def _read(folder: Path, model: Adaptable) -> tuple["LoraConfig", dict[str, dict[str, Tensor]], Tensor | None, bool]:
+def read_adapter(
+    folder: Path, model: Adaptable
+) -> tuple["LoraConfig", dict[str, dict[str, Tensor]], Tensor | None, bool]:
     """The adapter's config; its A `[r, in]` and B `[out, r]` by module name of the backbone; its embedding of MASK, if
-    any; and whether it acts at drafted columns only."""
+    any; and whether it acts at drafted columns only. Raises ValueError for what is none, and for one that
+    is of another kind or of another model."""
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ValueError(f"adapter {str(folder)!r} has no {name} (only safetensors are read)")
@@ -199,6 +201,8 @@ def _read(folder: Path, model: Adaptable) -> tuple["LoraConfig", dict[str, dict[
         pairs.setdefault(_renamed(match[1], model), {})[match[2]] = tensor
     if not pairs:
         raise ValueError(f"adapter {str(folder)!r} is empty")
+    for name, factors in pairs.items():
+        _check(folder, name, factors, config.r, model)
     return config, pairs, mask_embedding, active == "drafts"
 
 

@@ -71,7 +71,7 @@ def train(config: dict[str, Any]) -> None:
             device=device,
             adapter=config["adapter"],
         )
-        settings["model"] = ancestor(config["init"], config["adapter"])
+        settings["model"] = ancestor(config["init"], config["adapter"], lora and lora.start)
         if config["tokenizer"] is not None:
             add_tokens(model, phrases(**config["tokenizer"]), config["seed"])
     if objective_of.func is UniformDiffusion:
@@ -146,9 +146,9 @@ def train(config: dict[str, Any]) -> None:
     print(trained(result, "{} loss of {:.4f}".format(*loss), parts(model), weights))
 
 
-def ancestor(init: str, adapter: Any) -> dict[str, Any]:
+def ancestor(init: str, adapter: Any, start: str | None) -> dict[str, Any]:
     """What is known of how the model that a training starts from was made, by the name of each of its parts."""
-    names = [init, *([adapter] if isinstance(adapter, str) else adapter or [])]
+    names = [init, *([adapter] if isinstance(adapter, str) else adapter or []), *([start] if start else [])]
     files = {
         name: next((f for f in (Path(name) / RECORD, ASSETS / name / RECORD) if f.is_file()), None) for name in names
     }

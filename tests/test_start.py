@@ -6,6 +6,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,16 @@ def test_an_adapter_on_a_base_without_a_row_for_mask_decodes_as_it_was_trained(t
     ids[:, 8:] = model.spec.mask_id
     with torch.no_grad():
         assert loaded.full_logits(ids, start).equal(model.eval().full_logits(ids, start))
+    further = start_from(base, spec=spec, causal=False)
+    assert isinstance(further, dllm.DiffusionLM)
+    replace(lora, start=str(folder)).inject(further, 1)
+    with torch.no_grad():
+        assert further.eval().full_logits(ids, start).equal(loaded.full_logits(ids, start))
+    for wrong in ({"r": 3}, {"alpha": 8.0}, {"targets": ("q_proj",)}):
+        with pytest.raises(ValueError, match=rf"lora\.{next(iter(wrong))}=.*give that"):
+            replace(lora, start=str(folder), **wrong).inject(start_from(base, spec=spec, causal=False), 0)
+    with pytest.raises(ValueError, match="'nowhere' has no adapter_config"):
+        replace(lora, start="nowhere").inject(start_from(base, spec=spec, causal=False), 0)
     for other in ({**words, "adapter": None}, {**words, "spec": {**spec, "mask_id": model.spec.mask_id + 1}}):
         with pytest.raises(ValueError, match="is outside the vocabulary of"):
             dllm.load(**other)

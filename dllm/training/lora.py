@@ -12,7 +12,17 @@ from safetensors.torch import save_file
 from torch import nn
 
 from conf.knobs import Count, Knobs, Positive
-from dllm.adapter import CONFIG, MASK_EMBEDDING, PREFIX, WEIGHTS, is_attached, layers, put_gate
+from dllm.adapter import (
+    CONFIG,
+    MASK_EMBEDDING,
+    PREFIX,
+    WEIGHTS,
+    find_adapters,
+    is_attached,
+    layers,
+    put_gate,
+    read_adapter,
+)
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 
@@ -26,17 +36,21 @@ class Lora(Knobs):
     targets: last names of the linear layers it covers.
     active: at which columns it adds something: "everywhere", or at "drafts" only (`ModelSpec.context_causal`), which
         leaves the model at all other columns bit for bit as it is. It then also learns the embedding of MASK.
+    start: an adapter to go on from, a folder or the name of a shipped one, with the same r, alpha, targets and active.
     """
 
     r: Count = 32
     alpha: Positive = 32.0
     targets: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     active: Literal["everywhere", "drafts"] = "everywhere"
+    start: str | None = None
 
     def inject(self, model: DiffusionLM | CausalLM, seed: int) -> None:
-        """Freezes the model and adds a trainable adapter in float32 that changes nothing yet, in place.
+        """Freezes the model and adds a trainable adapter in float32, in place. It changes nothing yet, or as much as
+        the one that it goes on from.
 
-        Raises ValueError when the model has an adapter, lacks a layer of those names, or has no drafted columns.
+        Raises ValueError when the model has an adapter, lacks a layer of those names, or has no drafted columns, and
+        when the adapter to go on from is another one than this.
         """
         if is_attached(model):
             raise ValueError(f"{model.name} already has an adapter; merge it before training another")
@@ -47,6 +61,7 @@ class Lora(Knobs):
         drafts = self.active == "drafts"
         if drafts and not (isinstance(model, DiffusionLM) and model.spec.context_causal):
             raise ValueError("lora.active=drafts needs a model with drafted columns; set spec.context_causal=true")
+        before = self._read_start(model)
         model.requires_grad_(False)
         config = LoraConfig(r=self.r, lora_alpha=self.alpha, target_modules=list(self.targets))  # pyright: ignore[reportArgumentType]
         with torch.random.fork_rng():  # PEFT initialises from the global generator
@@ -58,6 +73,29 @@ class Lora(Knobs):
             assert isinstance(model, DiffusionLM)
             put_gate(model)
             model.mask_embedding = learn_mask_embedding(model)
+        if before is not None:
+            left = model.load_state_dict(before, strict=False).unexpected_keys
+            assert not left, left
+
+    def _read_start(self, model: DiffusionLM | CausalLM) -> dict[str, torch.Tensor] | None:
+        """The weights of `start`, by the names they have in a model with an adapter."""
+        if self.start is None:
+            return None
+        config, pairs, embedding, drafts_only = read_adapter(folder := find_adapters(self.start)[0], model)
+        theirs = {
+            "r": config.r,
+            "alpha": config.lora_alpha,
+            "targets": sorted({name.split(".")[-1] for name in pairs}),
+            "active": "drafts" if drafts_only else "everywhere",
+        }
+        ours = {"r": self.r, "alpha": self.alpha, "targets": sorted(self.targets), "active": self.active}
+        for key, value in theirs.items():
+            if value != ours[key]:
+                raise ValueError(f"lora.{key}={ours[key]}, and the adapter {str(folder)!r} has {value}; give that")
+        factors = {
+            f"backbone.{name}.lora_{part}.default.weight": t for name, pair in pairs.items() for part, t in pair.items()
+        }
+        return factors | ({} if embedding is None else {MASK_EMBEDDING: embedding})
 
     def save(self, model: DiffusionLM | CausalLM, folder: Path, base: str) -> None:
         """Writes the adapter in PEFT's layout, by the backbone's names and in the dtype of its weights;
