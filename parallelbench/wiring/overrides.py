@@ -154,8 +154,10 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
     option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
-        wrong = key[1] or key[2]
-        rest = [override for override in job if override.lstrip("~+").split("=")[0] != wrong]
+        given = key[1] or key[2]
+        inside = re.search(r"full_key: (\S+)", str(error.__cause__))  # of a value that is a mapping
+        wrong = inside[1] if inside else given
+        rest = [override for override in job if override.lstrip("~+").split("=")[0] != given]
         settings = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))
         parents = {name.rsplit(".", i)[0] for name in settings for i in range(1, name.count(".") + 1)}
         groups = ["launcher", "sink", "experiment"] if root == RUN else ["sink", "recipe"]
