@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
-from parallelbench.wiring.pool import Died, devices, run_jobs
+from parallelbench.wiring.pool import Died, Worker, devices, run_jobs, share_out
 
 FOUR = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(4)]
 
@@ -54,6 +56,36 @@ def test_four_devices_work_at_a_time_and_none_has_two_jobs() -> None:
     assert len({pid for *_, pid in done.values()}) == 4  # workers stay
     moments = sorted(began for _, began, _, _ in done.values())
     assert any(sum(b <= t < e for _, b, e, _ in done.values()) > 1 for t in moments)
+
+
+class Quick(Worker):
+    """Has done a job as soon as it has it. The first one is ready at once, the others when job 1 is done."""
+
+    def __init__(self, others: "list[Quick]") -> None:
+        (self.connection, self.far), self.index, self.others = Pipe(), None, others
+        if not others:
+            self.far.send(("ready", None))
+        others.append(self)
+
+    def send(self, job: int) -> None:
+        self.far.send(("result", job))
+        for other in self.others[1:] if job == 1 else ():
+            other.far.send(("ready", None))
+
+    def close(self) -> None:
+        self.far.close()
+
+    kill = close
+
+    def exit_code(self) -> int:
+        return 0
+
+
+def test_more_workers_than_jobs_that_are_left_may_be_ready_at_once() -> None:
+    """Three start for three jobs; when the last two are ready, a single job is left."""
+    made: list[Quick] = []
+    done = dict(share_out([0, 1, 2], [partial(Quick, made)] * 3, lambda index, report: None))
+    assert done == {0: 0, 1: 1, 2: 2} and len(made) == 3
 
 
 def test_a_worker_that_dies_costs_its_job_only() -> None:

@@ -62,7 +62,7 @@ def test_a_step_asks_for_few_operations() -> None:
     ("arguments", "message"),
     [
         ("train fit.stepz=3", "fit.stepz is no setting of this run; the nearest is fit.steps, and `python scripts/tra"),
-        ("train fit={stepz:3}", "fit.stepz is no setting of this run; the nearest is fit.steps, and `python scripts/tra"),
+        ("train fit={stepz:3}", "fit.stepz is no setting of this run; the nearest is fit.steps, and `python scripts/"),
         ("train recipe=tinny", "recipe=tinny is not there; the nearest is recipe=tiny, and `ls conf/recipe` shows"),
         ("train fit.steps=many", "error: fit.steps='many'; give a whole number"),
         ("train fit.steps=[3", "fit.steps=[3 is not in Hydra's grammar"),

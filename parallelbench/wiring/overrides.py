@@ -155,7 +155,7 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
     option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
         given = key[1] or key[2]
-        inside = re.search(r"full_key: (\S+)", str(error.__cause__))  # of a value that is a mapping
+        inside = re.search(rf"full_key: ({re.escape(given)}\.\S+)", str(error.__cause__))  # of a mapping
         wrong = inside[1] if inside else given
         rest = [override for override in job if override.lstrip("~+").split("=")[0] != given]
         settings = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))

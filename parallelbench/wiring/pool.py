@@ -125,7 +125,7 @@ def share_out(
             while free and len(waiting) > sum(worker.index is None for worker in workers):
                 place = free.pop()
                 workers[place()] = place
-            for worker in [worker for worker in ready if waiting]:
+            for worker in list(ready)[: len(waiting)]:
                 worker.index, job = waiting.pop()
                 worker.send(job)
                 ready.discard(worker)
