@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -343,7 +344,8 @@ def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen:
     variables = {**known, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, *arguments]
-    return subprocess.Popen(command, cwd=cwd, env=variables, start_new_session=True, **streams)
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job would inherit to ignore it
+    return subprocess.Popen(command, cwd=cwd, env=variables, start_new_session=True, preexec_fn=heed, **streams)
 
 
 def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
@@ -615,9 +617,7 @@ def test_odd_paths_hold_a_run_or_are_refused(cli, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [[], ["-m", "decoder=credit,threshold", "launcher=local"]], ids=["alone", "local"])
 def test_ctrl_c_ends_in_one_sentence(tmp_path: Path, launcher: list[str]) -> None:
-    """The signal reaches the whole group, as a terminal sends it. A shell's background jobs ignore it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        pytest.skip("this process ignores SIGINT, and so would its children; run the test in the foreground")
+    """The signal reaches the whole group, as a terminal sends it."""
     command = ["-m", "parallelbench", "run", "limit=200", "batch_size=2", "decoder.rule.tau=1.1", *launcher]
     process = python(*command, *[] if launcher else ["out_dir=run"], cwd=tmp_path)
     deadline = time.monotonic() + 240
