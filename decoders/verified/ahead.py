@@ -37,7 +37,7 @@ from dllm.cache import CacheStrategy
 from dllm.protocols import Denoiser
 
 Match = Literal["exact", "subset"]
-Plan = Literal["all", "reached"]
+PlanBy = Literal["all", "reached"]
 
 
 @torch.inference_mode()
@@ -47,7 +47,7 @@ def decode_ahead(
     *,
     states: int,
     match: Match = "exact",
-    plan_by: Plan = "all",
+    plan_by: PlanBy = "all",
     gen_len: int | Sequence[int] | None = None,
     templates: Sequence[Sequence[int]] | None = None,
     block_len: int,
@@ -102,8 +102,12 @@ def decode_ahead(
             at = torch.where(moving, to, at)
         log.append(torch.cat([torch.stack([state.nfe - 1, plan.count, kept], 1), plan.tokens], 1))
         tokens = state.canvas.gather(1, state.columns)
-        reached = first + at if plan_by == "reached" else None
-        plan = _next_plan(plan, candidates, tokens, view.masked[first] & ~written, reached)
+        masked, last = view.masked[first] & ~written, first + at
+        if plan_by == "all":
+            plan = _plan_by_all(plan, candidates, tokens, masked, first)
+        else:
+            reached = Candidates(candidates.tokens[last], candidates.confidence[last])
+            plan = Expected.of(reached, masked, states - 1)
         state.advance_()
         plan = plan.only((state.step > 0) & (state.end == end) & ~state.done)
         if on_step is not None:
@@ -144,27 +148,27 @@ def _leads(
     return leads, rank
 
 
-def _next_plan(
+def _plan_by_all(
     plan: Expected,
     candidates: Candidates,
     tokens: Int[Tensor, "B W"],
     masked: Bool[Tensor, "B W"],
-    reached: Int[Tensor, " B"] | None,
+    first: Int[Tensor, " B"],
 ) -> Expected:
-    """What the states of a plan say of the masks that are left.
+    """What the states of a plan say of the masks that are left: at each place the largest one whose tokens are there.
 
     tokens, masked: the window after the forward's writes.
-    reached: the rows of the states to ask, None for the largest that fits.
+    first: the row of each row's state 0.
     """
     width, left = plan.places.shape[1], masked.sum(1)
-    first, number = torch.arange(len(left), device=left.device) * (width + 1), torch.arange(width, device=left.device)
+    planned = torch.arange(width, device=left.device) < plan.count[:, None]
     places, drafts = torch.zeros_like(plan.places), torch.zeros_like(plan.tokens)
     for k in range(width):
-        there = (tokens.gather(1, plan.places) == plan.tokens) & ~masked.gather(1, plan.places)
-        there &= number < plan.count[:, None]
-        state = first + there.long().cumprod(1).sum(1) if reached is None else reached
+        there = planned & (tokens.gather(1, plan.places) == plan.tokens) & ~masked.gather(1, plan.places)
+        state = first + there.long().cumprod(1).sum(1)
         place = candidates.confidence[state].masked_fill(~masked, float("-inf")).argmax(1, keepdim=True)
-        places[:, k : k + 1], drafts[:, k : k + 1] = place, (token := candidates.tokens[state].gather(1, place))
+        token = candidates.tokens[state].gather(1, place)
+        places[:, k : k + 1], drafts[:, k : k + 1] = place, token
         tokens, masked = tokens.scatter(1, place, token), masked.scatter(1, place, False)
     return Expected(places, drafts, (left - 1).clamp(0, width))
 

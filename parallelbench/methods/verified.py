@@ -23,7 +23,7 @@ from decoders import (
 from decoders.loop import row_seeds
 from decoders.rules.basic import Tau
 from decoders.types import Confidence
-from decoders.verified.ahead import Match, Plan, check_ahead, decode_ahead
+from decoders.verified.ahead import Match, PlanBy, check_ahead, decode_ahead
 from decoders.verified.lopa import check_lookahead, decode_lookahead
 from decoders.verified.rounds import verify
 from dllm.cache import CacheStrategy
@@ -123,7 +123,7 @@ class FreeDave(Knobs):
     states: Count = 4
     tau: Tau | None = None
     match: Match = "exact"
-    plan_by: Plan = "all"
+    plan_by: PlanBy = "all"
     confidence: Literal["prob", "margin", "entropy", "left_to_right"] = "prob"
 
     def __post_init__(self) -> None:
