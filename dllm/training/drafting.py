@@ -33,7 +33,7 @@ class Drafting(Knobs):
 
     TV, KL: total variation between a column's distribution and the clean stream's at the column it stands for, and
         KL(clean || drafted). TV is least where all of the probability is on the likeliest token, so it makes
-        confidences too high; KL makes them right.
+        confidences too high; KL is least where they are right.
     CE: cross-entropy to the text's token.
     decay: a draft counts only if those before it are accepted.
     groups: sizes of groups; a batch has groups of one size, drawn with `group_weights`.

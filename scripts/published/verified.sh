@@ -2,7 +2,7 @@
 # Lossless and lossy decoders side by side, in forwards and in seconds, one sample at a time and eight:
 # results/published/verified and results/published/verified/batch-8.
 #   bash scripts/published/verified.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
-# About 5 minutes on one CPU core; interrupted, it does what is missing. Seconds need an otherwise idle machine.
+# About 8 minutes on one CPU core; interrupted, it does what is missing. Seconds need an otherwise idle machine.
 set -euo pipefail
 runs=${1:-results/runs/verified}
 report=${2:-results/published/verified}
