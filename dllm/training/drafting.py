@@ -19,11 +19,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
 from conf.knobs import Count, In, Knobs, Share, Weight
 from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch
+
+CHUNK = 64  # columns whose logits exist at a time; those of all columns at once are hundreds of MB, and slower
 
 
 @dataclass(frozen=True)
@@ -89,23 +92,38 @@ class Drafting(Knobs):
         )
         drafted = tokens.to(device).masked_fill(~shown.to(device), mask_id)
         clean, hidden = two_pass_hidden(model, canvas, anchor, drafted, grad=self.causal > 0)
-        log_q = _log_softmax(model, hidden[counted])
-        of_text = F.nll_loss(log_q, labels, reduction="none")
-        loss = self.label * of_text
-        if self.tv or self.kl:
-            with torch.no_grad():
-                source = (columns + shift - 1).clamp(max=inside).flatten(1)
-                picked = clean.gather(1, source[..., None].expand(-1, -1, clean.shape[-1])).view_as(hidden)
-                log_p = _log_softmax(model, picked[counted])
-                p = log_p.exp()
-            gap = self.tv * 0.5 * (p - log_q.exp()).abs().sum(-1) + self.kl * (p * (log_p - log_q)).nan_to_num().sum(-1)
-            loss = loss + torch.where(soft, gap, of_text * (self.tv + self.kl))
+        source = (columns + shift - 1).clamp(max=inside).flatten(1)
+        meant = clean.gather(1, source[..., None].expand(-1, -1, clean.shape[-1])).view_as(hidden)
+        parts = [whole.split(CHUNK) for whole in (hidden[counted], meant[counted].detach(), labels, soft)]
+        chunks = zip(*parts, strict=True)
+        loss = torch.cat([checkpoint(self._of_columns, model, *chunk, use_reentrant=False) for chunk in chunks])
         total = (loss * weight).sum() / weight.sum().clamp(min=1e-6)
         if self.causal:
             where = batch.between(batch.prompt_len.clamp(min=1), batch.text_end)[:, 1:].to(device)
             logits = _log_softmax(model, clean[:, :-1][where])
             total = total + self.causal * F.nll_loss(logits, canvas[:, 1:][where])
         return total
+
+    def _of_columns(
+        self,
+        model: DiffusionLM,
+        hidden: Float[Tensor, "N D"],
+        meant: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        soft: Bool[Tensor, " N"],
+    ) -> Float[Tensor, " N"]:
+        """Each drafted column's loss. meant: the state of the clean column that it stands for; soft: whether the
+        target is that one's distribution, else the label."""
+        log_q = _log_softmax(model, hidden)
+        of_text = F.nll_loss(log_q, labels, reduction="none")
+        gap = torch.zeros_like(of_text)
+        with torch.no_grad():
+            log_p = _log_softmax(model, meant)
+        if self.tv:
+            gap = gap + self.tv * 0.5 * (log_p.exp() - log_q.exp()).abs().sum(-1)
+        if self.kl:
+            gap = gap + self.kl * (log_p.exp() * (log_p - log_q)).nan_to_num().sum(-1)
+        return self.label * of_text + torch.where(soft, gap, of_text * (self.tv + self.kl))
 
 
 def draw_anchors(batch: Batch, count: int, rng: torch.Generator) -> Int[Tensor, "B N"]:
