@@ -40,7 +40,7 @@ generate_with_dual_cache = partial(run, WindowCache(0, 0))
 
 
 @pytest.mark.slow
-def test_a_row_is_printed_where_tokens_and_forwards_are_equal(tmp_path: Path) -> None:
+def test_rows_tell_both_forwards_and_the_exit_code_whether_they_are_equal(tmp_path: Path) -> None:
     folder = tmp_path / "llada"
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "modeling_llada.py").write_text(MODEL)
@@ -52,10 +52,13 @@ def test_a_row_is_printed_where_tokens_and_forwards_are_equal(tmp_path: Path) ->
         f"python={sys.executable}",
     ]
     command += [f"fast_dllm={tmp_path}"]
-    for extra, code, rows in ((0, 0, 6), (1, 2, 0)):
+    for extra, code in ((0, 0), (1, 2)):
         (folder / "generate.py").write_text(LOOPS.replace("EXTRA", str(extra)))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
-        found = [line.split() for line in done.stdout.splitlines()[1:]]
-        assert len(found) == rows and all(row[0] == "fast_dllm" for row in found)
-        assert ("the forwards differ" in done.stderr) == bool(extra)
+        found = [line.replace(",", "").split() for line in done.stdout.splitlines()[1:]]
+        assert [row[:2] for row in found] == [
+            ["fast_dllm", cache] for cache in ("none", "prefix", "dual") for _ in "12"
+        ]
+        assert all(int(row[4]) == int(row[3]) + extra for row in found)
+        assert ("tokens or forwards differ" in done.stderr) == bool(extra)

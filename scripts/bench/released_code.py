@@ -1,15 +1,18 @@
-"""Decoding beside the released code of Fast-dLLM and of LLaDA: CPU seconds on the same weights, theirs over ours.
+"""Decoding beside the released code of Fast-dLLM, LLaDA and dInfer: CPU seconds on the same weights, theirs over ours.
 
-    python scripts/bench/released_code.py fast_dllm=CHECKOUT python=PYTHON [llada=CHECKOUT] [layers=2] [width=128]
-        [vocab=126464] [prompt=64] [gen=128] [steps=16] [threshold=22] [repeats=3]
+    python scripts/bench/released_code.py fast_dllm=CHECKOUT python=PYTHON [llada=CHECKOUT] [dinfer=CHECKOUT]
+        [layers=2] [width=128] [vocab=126464] [prompt=64] [gen=128] [batch=1] [steps=4] [threshold=40] [repeats=3]
+        [compile=0] [cache=none,prefix,dual]
 
-The checkouts are folders of github.com/NVlabs/Fast-dLLM and github.com/ML-GSAI/LLaDA, whose generate.py runs on
-Fast-dLLM's model file. python is an interpreter with the libraries that this file needs (torch, einops and
-transformers 4.49). Weights are random, in LLaDA's layout, float32; their head is scaled so that confidences vary.
-`steps` are those of a block of 32, `threshold` is in hundredths.
+The checkouts are folders of github.com/NVlabs/Fast-dLLM, github.com/ML-GSAI/LLaDA and github.com/inclusionAI/dInfer.
+LLaDA's generate.py runs on Fast-dLLM's model file. python is an interpreter with the libraries that these need (torch,
+einops and transformers 4.49; dInfer's vllm and sglang are imported and not used). Weights are random, in LLaDA's
+layout, float32; their head is scaled so that confidences vary. `steps` are those of a block of 32, `threshold` is in
+hundredths. compile=1 compiles our transformer, and leaves theirs compiled where they compile it.
 
-Both sides stay loaded, have one thread, and decode in turn. Before a row is printed, tokens and forwards of both are
-compared; where they differ the script ends with exit code 2. Ratios are medians, with the least and the largest.
+All sides stay loaded, have one thread, and decode in turn. Ratios are those of a forward's seconds, medians with the
+least and the largest. Tokens and forwards are compared first. Where tokens differ, a row has no ratio. Where either
+differs, the script ends with exit code 2: dInfer, for one, runs a forward on a block that is already decided.
 """
 
 import json
@@ -33,8 +36,11 @@ from parallelbench.wiring.exits import explained
 
 BLOCK = 32
 CACHES = {"none": NO_CACHE, "prefix": WindowCache(0, None), "dual": WindowCache(0, 0)}
-SIZES = {"layers": 2, "width": 128, "vocab": 126_464, "prompt": 64, "gen": 128, "steps": 16, "threshold": 22}
-DEFAULTS = {"fast_dllm": "", "llada": "", "python": "", "repeats": "3", **{k: str(v) for k, v in SIZES.items()}}
+SIZES = {"layers": 2, "width": 128, "vocab": 126_464, "prompt": 64, "gen": 128, "batch": 1, "steps": 4, "threshold": 40}
+COUNTS = {**SIZES, "repeats": 3, "compile": 0}
+CHECKOUTS = ("fast_dllm", "llada", "dinfer")
+DEFAULTS = dict.fromkeys((*CHECKOUTS, "python"), "") | {"cache": ",".join(CACHES)}
+DEFAULTS |= {name: str(count) for name, count in COUNTS.items()}
 Answer = tuple[list[list[int]], int, float]
 
 
@@ -70,9 +76,9 @@ def write_weights(folder: Path, layers: int, width: int, vocab: int) -> None:
 class Peer:
     """A process that runs peer.py."""
 
-    def __init__(self, python: str, *arguments: str) -> None:
+    def __init__(self, python: str, compiled: bool, *arguments: str) -> None:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        plain = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
+        plain = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": str(int(not compiled))}
         command = [python, str(Path(__file__).with_name("peer.py")), *arguments]
         self.process = subprocess.Popen(command, env=os.environ | plain, **pipes)
 
@@ -95,44 +101,60 @@ def ours(model: Any, cell: dict[str, Any], decoder: Decoder, compared: bool) -> 
     rows = decode(model, cell["prompts"], decoder=decoder, on_step=observer, **parts)
     seconds = time.process_time() - began
     tokens = canvases[-1][:, -cell["gen_length"] :].tolist() if compared else [row.token_ids for row in rows]
-    return tokens, rows[0].nfe, seconds
+    return tokens, max(row.nfe for row in rows), seconds
 
 
-def compare(model: Any, peer: Peer, cell: dict[str, Any], decoder: Decoder, repeats: int) -> str:
-    """A row of the table. Raises ValueError when tokens or forwards differ."""
+def compare(model: Any, peer: Peer, cell: dict[str, Any], decoder: Decoder, repeats: int) -> tuple[bool, str]:
+    """Whether tokens and forwards are equal, and a row of the table."""
     mine, theirs = ours(model, cell, decoder, compared=True), peer(**cell)
-    for what, one, other in zip(("tokens", "forwards"), mine, theirs, strict=False):
-        if one != other:
-            raise ValueError(f"{cell['peer']}, cache={cell['cache']}, {decoder.rule}: the {what} differ")
+    about = f"{cell['peer']:10} {cell['cache']:7} {decoder.rule!s:21} {mine[1]:4}, {theirs[1]:4}  "
+    if mine[0] != theirs[0]:
+        return False, f"{about} the tokens differ"
     pairs = [(ours(model, cell, decoder, compared=False)[2], peer(**cell)[2]) for _ in range(repeats)]
-    ratios, tokens = sorted(other / one for one, other in pairs), cell["gen_length"]
-    speeds = (f"{tokens / statistics.median(side):8.1f}" for side in zip(*pairs, strict=True))
+    each = [(one / mine[1], other / theirs[1]) for one, other in pairs]
+    ratios, tokens = sorted(other / one for one, other in each), cell["gen_length"] * len(cell["prompts"])
+    speeds = " ".join(f"{tokens / statistics.median(side):8.1f}" for side in zip(*pairs, strict=True))
     ratio = f"{statistics.median(ratios):6.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
-    return f"{cell['peer']:10} {cell['cache']:7} {decoder.rule!s:24} {mine[1]:8} {' '.join(speeds)}   {ratio}"
+    return mine[1] == theirs[1], f"{about} {speeds}   {ratio}"
 
 
 def main(arguments: list[str]) -> None:
     paths, options = split_options(arguments, DEFAULTS, needs_paths=False)
     if paths or not (options["fast_dllm"] and options["python"]):
         raise ValueError("name a checkout and an interpreter: fast_dllm=FOLDER python=PROGRAM")
-    size = {name: whole_number(name, options[name]) for name in (*SIZES, "repeats")}
+    size = {name: whole_number(name, options[name], least=int(name != "compile")) for name in COUNTS}
+    compiled, caches = bool(size["compile"]), options["cache"].split(",")
+    if not set(caches) <= set(CACHES):
+        raise ValueError(f"cache={options['cache']}; give some of {', '.join(CACHES)}, with commas")
     torch.set_num_threads(1)
-    prompts = torch.randint(0, size["vocab"] // 2, (1, size["prompt"]), generator=torch.Generator().manual_seed(1))
+    rng = torch.Generator().manual_seed(1)
+    prompts = torch.randint(0, size["vocab"] // 2, (size["batch"], size["prompt"]), generator=rng)
     shared = {"prompts": prompts.tolist(), "gen_length": size["gen"], "block_length": BLOCK}
     shared |= {"steps": size["steps"] * size["gen"] // BLOCK, "mask_id": size["vocab"] - 128}
     tau = size["threshold"] / 100
+    rules = {
+        "schedule": (Decoder(Schedule(size["steps"])), {}),
+        "threshold": (Decoder(Threshold(tau)), {"threshold": tau, "steps": size["gen"]}),  # theirs end after as many
+    }
+    equal = True
     with TemporaryDirectory() as folder:
         write_weights(Path(folder), size["layers"], size["width"], size["vocab"])
-        model = dllm.load(folder)
-        peer = Peer(options["python"], folder, options["fast_dllm"], *filter(None, [options["llada"]]))
-        print(f"{'peer':10} {'cache':7} {'rule':24} forwards  tok/s (CPU) ours, theirs   theirs / ours")
-        for name in ("fast_dllm", *(["llada"] if options["llada"] else [])):
-            for cache in CACHES if name == "fast_dllm" else ["none"]:
-                cell = {**shared, "peer": name, "cache": cache}
-                print(compare(model, peer, cell, Decoder(Schedule(size["steps"])), size["repeats"]), flush=True)
-                if name == "fast_dllm":
-                    cell["threshold"] = tau
-                    print(compare(model, peer, cell, Decoder(Threshold(tau)), size["repeats"]), flush=True)
+        model = dllm.load(folder, compile=compiled)
+        generate_py = Peer(options["python"], compiled, "generate_py", folder, options["fast_dllm"], options["llada"])
+        rows = [("fast_dllm", cache, rule, generate_py) for cache in caches for rule in rules]
+        if options["llada"] and "none" in caches:
+            rows.append(("llada", "none", "schedule", generate_py))
+        if options["dinfer"]:
+            dinfer = Peer(options["python"], compiled, "dinfer", folder, options["dinfer"])
+            rows += [("dinfer", cache, "threshold", dinfer) for cache in caches]
+        print(f"{'peer':10} {'cache':7} {'rule':21} forwards   tok/s (CPU): ours, theirs   a forward: theirs / ours")
+        for name, cache, rule, peer in rows:
+            decoder, told = rules[rule]
+            same, row = compare(model, peer, {**shared, "peer": name, "cache": cache, **told}, decoder, size["repeats"])
+            equal &= same
+            print(row, flush=True)
+    if not equal:
+        raise ValueError("tokens or forwards differ; the rows above say where")
 
 
 if __name__ == "__main__":
