@@ -94,3 +94,11 @@ def test_every_task_and_all_are_aggregated() -> None:
     for row in metrics.values():
         for value in row.values():
             assert value.ci_low <= value.value <= value.ci_high
+
+
+def test_a_task_s_further_scores_come_in_one_order() -> None:
+    """Not in that of a set, which changes from process to process."""
+    names = ["words", "rouge1", "inclusion", "grammar", "bleu", "alpha"]
+    further = record(0)
+    further.scores.update(dict.fromkeys(names, 1.0))
+    assert list(aggregate([further])["t"])[-len(names) :] == sorted(names)

@@ -115,7 +115,7 @@ def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
         drafting = [record for record in group if any(drafted for _, drafted, _, _ in record.drafts)]
         metrics[task] |= {name: measure(name, drafting) for name in OF_DRAFTS if drafting}
     for task, group in tasks.items():  # what else its scorer says
-        for name in group[0].scores.keys() - METRICS.keys():
+        for name in sorted(group[0].scores.keys() - METRICS.keys()):
             values = np.array([record.scores[name] for record in group], dtype=float)
             metrics[task][name] = bounded(values, 0, 1)
     return metrics

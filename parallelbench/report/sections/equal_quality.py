@@ -10,7 +10,7 @@ from parallelbench.stats.speed_at_quality import LEVELS, MIDDLE, EqualQuality, S
 ABOUT = (
     "Tokens per forward that a decoder reaches over its knob while its score stays at a share of the best run's "
     "({best:.1f} %), and its lead over {reference}, with 95 % intervals (paired bootstrap over samples; linear between "
-    "runs). A decoder of one run has that point alone."
+    "runs). A decoder of one run has that point alone. A level is reached where 95 % of the resamples come to it."
 )
 CEILING = "a ceiling, not a method"
 
