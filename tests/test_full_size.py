@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from test_published import FOLDER, llada
 
 from dllm.checkpoint import ASSETS
 from parallelbench.records.record import read_run
-from tests.test_published import FOLDER, llada
 
 HERE = os.environ.get("DLLM_FULL_SIZE")
 SHARD = 2_500_000_000  # bytes

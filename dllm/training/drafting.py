@@ -116,13 +116,16 @@ class Drafting(Knobs):
         target is that one's distribution, else the label."""
         log_q = _log_softmax(model, hidden)
         of_text = F.nll_loss(log_q, labels, reduction="none")
-        gap = torch.zeros_like(of_text)
+        if not (self.tv or self.kl):
+            return self.label * of_text
         with torch.no_grad():
             log_p = _log_softmax(model, meant)
+            p = log_p.exp()
+        gap = torch.zeros_like(of_text)
         if self.tv:
-            gap = gap + self.tv * 0.5 * (log_p.exp() - log_q.exp()).abs().sum(-1)
+            gap = gap + self.tv * 0.5 * (p - log_q.exp()).abs().sum(-1)
         if self.kl:
-            gap = gap + self.kl * (log_p.exp() * (log_p - log_q)).nan_to_num().sum(-1)
+            gap = gap + self.kl * (p * (log_p - log_q)).nan_to_num().sum(-1)
         return self.label * of_text + torch.where(soft, gap, of_text * (self.tv + self.kl))
 
 
