@@ -94,7 +94,7 @@ def of_dinfer(weights: str, checkout: str) -> tuple[nn.Module, dict[tuple[str, s
     from dinfer.model.modeling_llada import LLaDAModelLM  # type: ignore[import-not-found]
 
     model = LLaDAModelLM.from_pretrained(weights, torch_dtype=torch.float32)
-    eos = json.loads((Path(weights) / "config.json").read_text())["eos_token_id"]
+    eos = json.loads((Path(weights) / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
     utils.TokenArray.get_generated_tokens = lambda self: self.data  # with EOS
 
     def loop(cache: str) -> Loop:
