@@ -287,9 +287,12 @@ def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[np.
 
 
 def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
-    """Columns to compute on entering a window (from the block of the window before on), and inside it (its block)."""
+    """Columns to compute on entering a window (from the block of the window before on), and inside it (its block).
+    The column before a block is computed in it, where it may have been drafted: then it is computed again when it is
+    settled."""
     begin, end = _block_start(progress, spec), _visible_end(progress, spec)
-    entry = progress.between(spec.block_start(progress.previous, progress.prompt_len), end)
+    drafted = spec.shift * spec.context_causal
+    entry = progress.between(spec.block_start(progress.previous, progress.prompt_len) - drafted, end)
     return entry, progress.between(begin - spec.shift, end)
 
 

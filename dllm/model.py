@@ -72,7 +72,7 @@ class DiffusionLM(BackboneLM):
     def identity(self) -> str:
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
         scalings = {name: layer.scaling for name, layer in lora_layers(self.backbone).items()}
-        drafts = ("context_causal", self.gate is not None) if self.spec.context_causal else ()
+        drafts = ("context_causal", self.gate is not None, "lead") if self.spec.context_causal else ()
         more = *drafts, *(["prompt_block"] if self.spec.prompt_block else [])
         return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *more))
 
@@ -142,14 +142,14 @@ class DiffusionLM(BackboneLM):
         pick = (lambda t: t) if rows is None else (lambda t: t[rows])
         tokens, row_end, positions, prompt_len = pick(canvas), pick(end), pick(kv.positions), pick(kv.prompt_len)
         embeds = self._embed(tokens, plan.query, row_end, soft, whole=plan.first == 0 and not plan.keep)  # all of a row
-        drafted = self._drafted(tokens, plan.query, row_end)
+        drafted, query = self._drafted(tokens, plan.query, row_end, prompt_len)
         if plan.keep:
             keys, store = tokens.shape[1], kv.at(rows, plan.query)
         else:  # attend to the query alone, once to a column that a shorter row repeats
             keys, store = queried(plan, tokens.shape[1]), None
         sees_all = plan.first is not None and not plan.keep and self.spec.block is None and drafted is None
         sees_all = sees_all and not self.is_compiled
-        mask = None if sees_all else self._attention_mask(plan.query, row_end, keys, prompt_len, drafted)
+        mask = None if sees_all else self._attention_mask(query, row_end, keys, prompt_len, drafted)
         hidden = self._forward(embeds, mask, self._rotary(tokens, positions, plan.query), store, drafted)
         source = sources(plan, want, self.spec.shift, tokens.shape[1])
         return self.head(hidden.flatten(0, 1)[source[:asked] if self.fixed_shapes else source])
@@ -166,8 +166,8 @@ class DiffusionLM(BackboneLM):
         length = canvas.shape[1]
         end = torch.full_like(prompt_len, length) if end is None else end
         columns = torch.arange(length, device=canvas.device).expand_as(canvas)
-        drafted = self._drafted(canvas, columns, end)
-        mask = self._attention_mask(columns, end, length, prompt_len, drafted)
+        drafted, query = self._drafted(canvas, columns, end, prompt_len)
+        mask = self._attention_mask(query, end, length, prompt_len, drafted)
         embeds, positions = self._embed(canvas, columns, end, soft), self.positions(prompt_len, length)
         hidden = self._forward(embeds, mask, self._rotary(canvas, positions, columns), None, drafted)
         hidden = hidden.gather(1, (columns - self.spec.shift).clamp(min=0)[..., None].expand_as(hidden))
@@ -311,13 +311,23 @@ class DiffusionLM(BackboneLM):
         after = embed(tokens.gather(1, (query + 1).clamp(max=last))) * (query + 1 < end[:, None])[..., None]
         return self.mix(here, before, after)
 
-    def _drafted(self, tokens: Tensor, query: Tensor, end: Tensor) -> Bool[Tensor, "R Q"] | None:
-        """Which query columns are drafted: the row's first MASK and all behind it. None where that changes nothing."""
+    def _drafted(
+        self, tokens: Tensor, query: Tensor, end: Tensor, prompt_len: Tensor
+    ) -> tuple[Bool[Tensor, "R Q"] | None, Int[Tensor, "R Q"]]:
+        """Which query columns are drafted (`ModelSpec.context_causal`; None where that changes nothing), and the
+        columns whose blocks they see: their own, or the first MASK's for the one that predicts it."""
         if not self.spec.context_causal:
-            return None
+            return None, query
         columns = torch.arange(tokens.shape[1], device=tokens.device)
-        first = torch.where((tokens == self.spec.mask_id) & (columns < end[:, None]), columns, tokens.shape[1]).amin(1)
-        return query >= first[:, None]
+        masked, live = tokens == self.spec.mask_id, columns < end[:, None]
+        first = torch.where(masked & live, columns, tokens.shape[1]).amin(1, keepdim=True)
+        if not self.spec.shift:
+            return query >= first, query
+        assert self.spec.block is not None
+        stop = self.spec.block_start(first, prompt_len[:, None]) + self.spec.block
+        kept_ahead = (~masked & live & (columns > first) & (columns < stop)).any(1, keepdim=True)
+        drafted = query >= first - kept_ahead.to(first.dtype)
+        return drafted, torch.where(drafted, query.maximum(first), query)
 
     def _attention_mask(
         self, query: Tensor, end: Tensor, keys: Tensor | int, prompt_len: Tensor, drafted: Tensor | None = None

@@ -28,7 +28,9 @@ class ModelSpec(Knobs):
     block: columns per block of a block-causal model, on a grid that begins at column 0. None for a bidirectional model.
     context_causal: whether, in a model with blocks, only drafted columns look ahead. A row's drafted columns are its
         first MASK and all behind it. Those before are settled: they attend only to columns before them, and are what
-        they are in a causal LM. For example [A B M C] in one block: A and B are settled, M and C see all four.
+        they are in a causal LM. For example [A B M C] in one block: A and B are settled, M and C see all four. With
+        shift 1, B predicts M and has to see C: where the first MASK's block has a token behind it, the column before
+        that MASK is drafted too.
     prompt_block: whether, in a model with blocks, the prompt is a block of its own, behind which the grid begins (D2F).
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
         the distance from a prompt's start to its response constant.

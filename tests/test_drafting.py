@@ -48,20 +48,49 @@ def make_batch() -> Batch:
 def test_settled_columns_are_the_causal_model_s_bit_for_bit() -> None:
     plain, model = make_model("context_causal"), with_adapter()
     canvas = torch.randint(0, 40, (2, 20), generator=rng(2))
-    prompt_len, first = torch.tensor([3, 7]), torch.tensor([11, 16])
+    prompt_len = torch.tensor([3, 7])
     canvas[0, 11:] = MASK
     canvas[1, [16, 18, 19]] = MASK
     drafted, undrafted = model.full_logits(canvas, prompt_len), plain.full_logits(canvas, prompt_len)
     causal = greedy_logits(plain, canvas)
     causal[..., MASK] = float("-inf")
-    for row in range(2):  # column p is predicted by column p - 1, settled for p up to the first MASK
-        assert drafted[row, 1 : first[row] + 1].equal(undrafted[row, 1 : first[row] + 1])
-        assert not drafted[row, first[row] + 1 :].equal(undrafted[row, first[row] + 1 :])
-        torch.testing.assert_close(drafted[row, 1 : first[row] + 1], causal[row, : first[row]], atol=1e-5, rtol=1e-5)
+    # column p is predicted by column p - 1. Settled are those up to the first MASK; in row 1 column 15 has to see the
+    # token at 17 to predict the MASK at 16
+    for row, settled in enumerate((12, 16)):
+        assert drafted[row, 1:settled].equal(undrafted[row, 1:settled])
+        assert not drafted[row, settled:].equal(undrafted[row, settled:])
+        torch.testing.assert_close(drafted[row, 1:settled], causal[row, : settled - 1], atol=1e-5, rtol=1e-5)
     other = canvas.clone()
     other[1, 17] = 3  # what stands behind the first MASK changes no settled column
-    assert model.full_logits(other, prompt_len)[1, 1:17].equal(drafted[1, 1:17])
-    assert not model.full_logits(other, prompt_len)[1, 17:].equal(drafted[1, 17:])
+    assert model.full_logits(other, prompt_len)[1, 1:16].equal(drafted[1, 1:16])
+    assert not model.full_logits(other, prompt_len)[1, 16].equal(drafted[1, 16])
+
+
+@torch.no_grad()
+def test_the_column_before_the_first_mask_sees_its_block_s_tokens_and_no_others() -> None:
+    model = with_adapter()
+    canvas = torch.randint(0, 40, (1, 3 * BLOCK), generator=rng(2))
+    canvas[:, BLOCK::2] = MASK  # tokens behind each, in two blocks
+    prompt_len, first = torch.tensor([3]), BLOCK  # predicted by the last column of the block before
+    before = model.full_logits(canvas, prompt_len)[0, first]
+    for column, seen in ((first + 1, True), (2 * BLOCK + 1, False)):
+        other = canvas.clone()
+        other[0, column] = (other[0, column] + 1) % 40
+        assert model.full_logits(other, prompt_len)[0, first].equal(before) is not seen
+
+
+@pytest.mark.parametrize(
+    "decoder", [Decoder(FixedK(1)), Decoder(FixedK(2), confidence="entropy"), Decoder(Prefix(0.5))]
+)
+def test_by_confidence_cached_is_uncached_and_a_batch_is_its_rows(decoder: Decoder) -> None:
+    """The column before a block may have been drafted in it, and is settled when the next one is entered."""
+    model, prompts = with_adapter(), [[5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15, 16, 17, 18, 19, 20]]
+    parts = {"gen_len": 5 * BLOCK, "decoder": decoder, "stop": BlockEos()}
+    for block_len in (BLOCK, BLOCK // 2):
+        none = decode(model, prompts, block_len=block_len, cache=NO_CACHE, **parts)
+        kept = decode(model, prompts, block_len=block_len, cache=BlockCache(), **parts)
+        alone = [decode(model, [prompt], block_len=block_len, cache=BlockCache(), **parts)[0] for prompt in prompts]
+        assert [row.token_ids for row in none] == [row.token_ids for row in kept] == [row.token_ids for row in alone]
 
 
 def test_a_token_at_a_time_from_the_left_is_greedy_decoding() -> None:
@@ -108,7 +137,7 @@ def test_an_open_gate_is_peft_s_own_forward() -> None:
 def test_training_sees_what_decoding_sees() -> None:
     model, batch = with_adapter(), make_batch()
     anchor = torch.tensor([[5, 10, 15]] * 3)
-    group = torch.tensor([[[MASK, 7, MASK]] * 3] * 3)
+    group = torch.tensor([[[9, MASK, 7, MASK]] * 3] * 3)
     clean, hidden = two_pass_hidden(model, batch.canvas, anchor, group, grad=False)
     whole = model.full_logits(batch.canvas, batch.prompt_len)
     torch.testing.assert_close(model.head(clean)[:, :-1], whole[:, 1:], atol=1e-4, rtol=1e-4)
@@ -117,8 +146,8 @@ def test_training_sees_what_decoding_sees() -> None:
             canvas = torch.cat([batch.canvas[row, : start + 1], group[row, place]])[None]
             one_block = DiffusionLM(model.backbone, ModelSpec(MASK, (EOS,), PAD, 1, 64, context_causal=True)).eval()
             one_block.gate, one_block.mask_embedding = model.gate, model.mask_embedding
-            expected = one_block.full_logits(canvas, torch.tensor([4]))[0, -2:]  # the columns behind the first MASK
-            found = model.head(hidden[row, place][None])[0, :2]
+            expected = one_block.full_logits(canvas, torch.tensor([4]))[0, -3:]  # the first MASK and all behind it
+            found = model.head(hidden[row, place][None])[0, :3]
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -166,6 +195,48 @@ def test_only_the_adapter_learns_and_it_learns_to_draft(tmp_path) -> None:
     assert not is_attached(again) and again.gate is None
     with pytest.raises(ValueError, match=r"is for drafted columns and full has none"):
         dllm.adapter.attach(make_model("full"), tmp_path)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_groups_that_show_tokens_are_as_decoding_has_them(shift: int, monkeypatch) -> None:
+    """With shift 1 the column before the first MASK is drafted too; nothing is shown that the row does not have; and
+    what a column before a shown one learns is the text's token, a column behind all of them the clean stream's."""
+    model, batch, seen = make_model("context_causal"), make_batch(), []
+    model = DiffusionLM(model.backbone, ModelSpec(MASK, (EOS,), PAD, shift, BLOCK, context_causal=True))
+    batch.canvas[0, 19] = EOS  # row 0 goes on with EOS; the others end where nobody knows what follows
+
+    def groups_seen(model, canvas, anchor, drafted, grad):
+        seen.append((anchor, drafted))
+        return two_pass_hidden(model, canvas, anchor, drafted, grad)
+
+    monkeypatch.setattr("dllm.training.drafting.two_pass_hidden", groups_seen)
+    for step in range(20):
+        Drafting(groups=(5,), group_weights=(1.0,), reveal=0.7)(model, batch, rng(step))
+    shows = 0
+    for anchor, drafted in seen:
+        for row, end in enumerate(batch.text_end.tolist()):
+            for start, group in zip(anchor[row].tolist(), drafted[row].tolist(), strict=True):
+                tokens = [(start + 1 + place, token) for place, token in enumerate(group) if token != MASK]
+                assert all(token == (batch.canvas[row, column] if column < end else EOS) for column, token in tokens)
+                assert row == 0 or all(column < end for column, _ in tokens)
+                if tokens:
+                    shows += 1
+                    assert len(tokens) > shift and group[shift] == MASK and (group[0] != MASK) == bool(shift)
+                    assert start + shift >= batch.prompt_len[row] - 1
+    assert shows > 100
+
+
+@pytest.mark.parametrize("reveal", [0.0, 1.0])
+def test_behind_a_text_that_ends_with_eos_all_is_eos(reveal: float) -> None:
+    """An adapter that learns nothing but this makes EOS likely there, and no other loss is counted."""
+    model, batch = with_adapter(), make_batch()
+    batch.canvas[torch.arange(3), batch.text_end - 1] = EOS
+    objective = Drafting(tv=0.0, kl=0.0, label=1.0, groups=(8,), group_weights=(1.0,), reveal=reveal)
+    plain = objective(model, batch, rng(3)).item()
+    batch.canvas[torch.arange(30) >= batch.text_end[:, None]] = 5  # what the canvas holds there does not matter
+    assert objective(model, batch, rng(3)).item() == plain
+    batch.canvas[torch.arange(3), batch.text_end - 1] = 5  # now nobody knows what follows
+    assert objective(model, batch, rng(3)).item() != plain
 
 
 def test_anchors_are_the_columns_that_predict_text() -> None:

@@ -32,7 +32,7 @@ CHUNK = 64  # columns whose logits exist at a time; those of all columns at once
 @dataclass(frozen=True)
 class Drafting(Knobs):
     """Mean over drafted columns of tv * TV + kl * KL + label * CE, a column's weight falling by `decay` from one of a
-    group to the next.
+    group to the next. Behind a text that ends with EOS all is EOS: who decodes by confidence fills that too.
 
     TV, KL: total variation between a column's distribution and the clean stream's at the column it stands for, and
         KL(clean || drafted). TV is least where all of the probability is on the likeliest token, so it makes
@@ -41,8 +41,9 @@ class Drafting(Knobs):
     decay: a draft counts only if those before it are accepted.
     groups: sizes of groups; a batch has groups of one size, drawn with `group_weights`.
     anchors: groups per row, behind columns drawn among those that predict its text.
-    reveal: share of groups in which some drafted columns but the first show their token, as after decoding by
-        confidence. The clean stream knows nothing of these, so such groups have the text's tokens as targets.
+    reveal: share of groups in which some drafted columns show their token, as after decoding by confidence, behind a
+        first MASK. With shift 1 such a group begins with the anchor itself, which predicts that MASK. The clean stream
+        knows nothing of what is shown, so columns before a shown one have the text's tokens as targets.
     causal: weight of the clean stream's own next-token loss, for a model whose clean stream is trained too.
     """
 
@@ -73,18 +74,21 @@ class Drafting(Knobs):
         shift, mask_id = model.spec.shift, model.spec.mask_id
         size = self.groups[int(torch.multinomial(torch.tensor(self.group_weights), 1, generator=rng))]
         anchor = draw_anchors(batch, self.anchors, rng)
-        columns = anchor[..., None] + torch.arange(1, size + 1)  # [B, N, g]
-        shown = torch.rand(columns.shape, generator=rng) < torch.rand(*anchor.shape, 1, generator=rng)
-        revealed = torch.rand(*anchor.shape, 1, generator=rng) < self.reveal
-        shown = shown & revealed & (torch.arange(size) > 0)
+        text, end = _followed_by_eos(batch, model.spec.eos_ids, size + shift)
+        place, draw = torch.arange(size), lambda n: torch.rand(*anchor.shape, n, generator=rng)
+        columns = anchor[..., None] + 1 - shift + place  # [B, N, g], of a group that shows tokens
+        shown = (draw(size) < draw(1)) & (place > shift) & (columns < end[:, None, None])
+        revealed = (draw(1) < self.reveal) & shown.any(-1, keepdim=True)
+        shown = (shown | (place < shift)) & revealed
+        columns = columns + shift * ~revealed
         target = columns + shift
-        inside = batch.canvas.shape[1] - 1
-        tokens = batch.canvas.gather(1, columns.clamp(max=inside).flatten(1)).view_as(columns)
-        answer_known = F.pad(shown, (0, shift))[..., shift:]  # the column meant shows its token
-        counted = (target < batch.text_end[:, None, None]) & ~answer_known
-        weight = (self.decay ** torch.arange(size)).expand_as(columns)[counted]
-        soft = (~revealed).expand_as(columns)[counted]
-        labels = batch.canvas.gather(1, target.clamp(max=inside).flatten(1)).view_as(columns)[counted]
+        tokens, labels = (text.gather(1, where.flatten(1)).view_as(where) for where in (columns, target))
+        known_behind = shown.flip(-1).cummax(-1).values.flip(-1)
+        answer_known, known_behind = (F.pad(known, (0, shift))[..., shift:] for known in (shown, known_behind))
+        counted = (target < end[:, None, None]) & ~answer_known
+        weight = (self.decay**place).expand_as(columns)[counted]
+        soft = (~known_behind & (target < batch.text_end[:, None, None]))[counted]
+        anchor, labels, inside = columns[..., 0] - 1, labels[counted], batch.canvas.shape[1] - 1
 
         device = model.device
         canvas, anchor, columns, counted, weight, soft, labels = (
@@ -127,6 +131,15 @@ class Drafting(Knobs):
         if self.kl:
             gap = gap + self.kl * (p * (log_p - log_q)).nan_to_num().sum(-1)
         return self.label * of_text + torch.where(soft, gap, of_text * (self.tv + self.kl))
+
+
+def _followed_by_eos(batch: Batch, eos_ids: Sequence[int], count: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
+    """The canvas with EOS behind the text and in `count` more columns, and where what is known of a row ends: behind
+    these for a text that ends with EOS itself."""
+    canvas, text_end = F.pad(batch.canvas, (0, count), value=eos_ids[0]), batch.text_end
+    behind = torch.arange(canvas.shape[1]) >= text_end[:, None]
+    last = canvas.gather(1, text_end[:, None] - 1)[:, 0]
+    return canvas.masked_fill(behind, eos_ids[0]), text_end + count * torch.isin(last, torch.tensor(eos_ids)).long()
 
 
 def draw_anchors(batch: Batch, count: int, rng: torch.Generator) -> Int[Tensor, "B N"]:
