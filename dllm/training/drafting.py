@@ -72,7 +72,7 @@ class Drafting(Knobs):
             raise ValueError("drafting needs a model with drafted columns; set spec.context_causal=true")
         batch.refuse_packed()
         shift, mask_id = model.spec.shift, model.spec.mask_id
-        size = self.groups[int(torch.multinomial(torch.tensor(self.group_weights), 1, generator=rng))]
+        size = self.groups[int(torch.multinomial(torch.tensor(self.group_weights).double(), 1, generator=rng))]
         anchor = draw_anchors(batch, self.anchors, rng)
         text, end = _followed_by_eos(batch, model.spec.eos_ids, size + shift)
         place, draw = torch.arange(size), lambda n: torch.rand(*anchor.shape, n, generator=rng)
@@ -98,7 +98,9 @@ class Drafting(Knobs):
         clean, hidden = two_pass_hidden(model, canvas, anchor, drafted, grad=self.causal > 0)
         source = (columns + shift - 1).clamp(max=inside).flatten(1)
         meant = clean.gather(1, source[..., None].expand(-1, -1, clean.shape[-1])).view_as(hidden)
-        parts = [whole.split(CHUNK) for whole in (hidden[counted], meant[counted].detach(), labels, soft)]
+        order = soft.int().argsort()  # so that most chunks with a label in it need no distribution of the clean stream
+        weight, columns_of = weight[order], (hidden[counted], meant[counted].detach(), labels, soft)
+        parts = [whole[order].split(CHUNK) for whole in columns_of]
         chunks = zip(*parts, strict=True)
         loss = torch.cat([checkpoint(self._of_columns, model, *chunk, use_reentrant=False) for chunk in chunks])
         total = (loss * weight).sum() / weight.sum().clamp(min=1e-6)
@@ -120,8 +122,8 @@ class Drafting(Knobs):
         target is that one's distribution, else the label."""
         log_q = _log_softmax(model, hidden)
         of_text = F.nll_loss(log_q, labels, reduction="none")
-        if not (self.tv or self.kl):
-            return self.label * of_text
+        if not (self.tv or self.kl) or not soft.any():
+            return of_text * (self.label + self.tv + self.kl)
         with torch.no_grad():
             log_p = _log_softmax(model, meant)
             p = log_p.exp()
