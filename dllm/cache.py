@@ -199,7 +199,7 @@ class BlockCache(Knobs):
     a finished block costs no forward of its own.
 
     first_token: the block before (at first the prompt's whole blocks) gets a forward of its own, which decides the new
-        block's first token and nothing else. This is Fast-dLLM v2's released sampler.
+        block's first token, blind to tokens given behind it, and nothing else. So does Fast-dLLM v2's released sampler.
     """
 
     first_token: bool = False
@@ -287,17 +287,14 @@ def _frozen(progress: Progress, spec: ModelSpec, freeze_prompt: bool) -> Int[np.
 
 
 def _block_columns(progress: Progress, spec: ModelSpec) -> tuple[Bool[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
-    """Columns to compute on entering a window (from the block of the window before on), and inside it (its block).
-    The column before a block is computed in it, where it may have been drafted: then it is computed again when it is
-    settled."""
-    begin, end = _block_start(progress, spec), _visible_end(progress, spec)
-    drafted = spec.shift * spec.context_causal
-    entry = progress.between(spec.block_start(progress.previous, progress.prompt_len) - drafted, end)
-    return entry, progress.between(begin - spec.shift, end)
+    """Columns to compute on entering a window (from the block of the window before on), and inside it (its block). The
+    one before a block may be drafted there (`ModelSpec.context_causal`): on entering the next it is computed again."""
+    first, end = spec.block_start(progress.previous, progress.prompt_len), _visible_end(progress, spec)
+    entry = progress.between(first - spec.shift * spec.context_causal, end)
+    return entry, progress.between(_block_start(progress, spec) - spec.shift, end)
 
 
 def _block_start(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
-    """The first column of the window's block."""
     return spec.block_start(progress.start, progress.prompt_len)
 
 

@@ -72,7 +72,7 @@ class DiffusionLM(BackboneLM):
     def identity(self) -> str:
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
         scalings = {name: layer.scaling for name, layer in lora_layers(self.backbone).items()}
-        drafts = ("context_causal", self.gate is not None, "lead") if self.spec.context_causal else ()
+        drafts = ("context_causal", self.gate is not None, *["lead"] * self.spec.shift) * self.spec.context_causal
         more = *drafts, *(["prompt_block"] if self.spec.prompt_block else [])
         return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *more))
 
@@ -314,19 +314,20 @@ class DiffusionLM(BackboneLM):
     def _drafted(
         self, tokens: Tensor, query: Tensor, end: Tensor, prompt_len: Tensor
     ) -> tuple[Bool[Tensor, "R Q"] | None, Int[Tensor, "R Q"]]:
-        """Which query columns are drafted (`ModelSpec.context_causal`; None where that changes nothing), and the
-        columns whose blocks they see: their own, or the first MASK's for the one that predicts it."""
+        """Which query columns are drafted (`ModelSpec.context_causal`; None: no matter), and these columns for the
+        attention mask: one before the first MASK, where drafted, counts as that MASK. It is settled in a forward that
+        does not compute the MASK (`BlockCache.first_token`)."""
         if not self.spec.context_causal:
             return None, query
         columns = torch.arange(tokens.shape[1], device=tokens.device)
         masked, live = tokens == self.spec.mask_id, columns < end[:, None]
         first = torch.where(masked & live, columns, tokens.shape[1]).amin(1, keepdim=True)
-        if not self.spec.shift:
+        if not self.spec.shift or self.spec.block is None:
             return query >= first, query
-        assert self.spec.block is not None
         stop = self.spec.block_start(first, prompt_len[:, None]) + self.spec.block
         kept_ahead = (~masked & live & (columns > first) & (columns < stop)).any(1, keepdim=True)
-        drafted = query >= first - kept_ahead.to(first.dtype)
+        lead = kept_ahead & (query == first).any(1, keepdim=True)
+        drafted = query >= first - lead.to(first.dtype)
         return drafted, torch.where(drafted, query.maximum(first), query)
 
     def _attention_mask(

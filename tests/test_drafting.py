@@ -197,6 +197,27 @@ def test_only_the_adapter_learns_and_it_learns_to_draft(tmp_path) -> None:
         dllm.adapter.attach(make_model("full"), tmp_path)
 
 
+def test_a_forward_without_the_first_mask_leaves_the_column_before_it_settled(monkeypatch) -> None:
+    """`first_token` ends a block in a forward of its own, whose K/V stays: it has seen no token of the next block."""
+    model, given = with_adapter(), [MASK] * 3 * BLOCK
+    given[2], given[5], given[BLOCK + 3] = 3, 9, 4
+    logits, gaps = model.logits, list[float]()
+
+    def checked(canvas, plan, want, **parts):
+        found = logits(canvas, plan, want, **parts)
+        if (canvas == MASK).any() and bool((plan.query == int((canvas[0] == MASK).int().argmax())).any()):
+            whole = model.full_logits(canvas, torch.tensor([BLOCK]), parts["end"]).gather(
+                1, want[..., None].expand(-1, -1, found.shape[-1])
+            )
+            gaps.append((found - whole).nan_to_num(neginf=0.0).abs().max().item())
+        return found
+
+    monkeypatch.setattr(model, "logits", checked)
+    parts = {"block_len": BLOCK, "decoder": Decoder(FixedK(1)), "cache": BlockCache(first_token=True)}
+    run_loop(model, [[5] * BLOCK], templates=[given], stop=BlockEos(), **parts)
+    assert len(gaps) > 10 and max(gaps) < 1e-4
+
+
 @pytest.mark.parametrize("shift", [0, 1])
 def test_groups_that_show_tokens_are_as_decoding_has_them(shift: int, monkeypatch) -> None:
     """With shift 1 the column before the first MASK is drafted too; nothing is shown that the row does not have; and

@@ -8,7 +8,8 @@ and text cost one forward. Groups and masks: multi-token prediction by gated LoR
 variation as the loss, since it is the share of drafts that verification rejects (Uno); small groups first.
 
 For example with shift 1, anchor column 7 and a group of 3: column 7 predicts 8, the causal LM's own next token; the
-MASKs at 8, 9 and 10 predict 9, 10 and 11.
+MASKs at 8, 9 and 10 predict 9, 10 and 11. A group of 4 that shows the token at 9 begins with column 7 itself, which is
+drafted then: 7 predicts the MASK at 8, having seen 9; 9 and 10 predict 10 and 11; 8 has no target.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ CHUNK = 64  # columns whose logits exist at a time; those of all columns at once
 @dataclass(frozen=True)
 class Drafting(Knobs):
     """Mean over drafted columns of tv * TV + kl * KL + label * CE, a column's weight falling by `decay` from one of a
-    group to the next. Behind a text that ends with EOS all is EOS: who decodes by confidence fills that too.
+    group to the next. Behind a text that ends with EOS the target is EOS, since decoding by confidence fills that too.
 
     TV, KL: total variation between a column's distribution and the clean stream's at the column it stands for, and
         KL(clean || drafted). TV is least where all of the probability is on the likeliest token, so it makes
@@ -41,9 +42,10 @@ class Drafting(Knobs):
     decay: a draft counts only if those before it are accepted.
     groups: sizes of groups; a batch has groups of one size, drawn with `group_weights`.
     anchors: groups per row, behind columns drawn among those that predict its text.
-    reveal: share of groups in which some drafted columns show their token, as after decoding by confidence, behind a
-        first MASK. With shift 1 such a group begins with the anchor itself, which predicts that MASK. The clean stream
-        knows nothing of what is shown, so columns before a shown one have the text's tokens as targets.
+    reveal: share of groups that may show the tokens of some columns behind their first MASK, as after decoding by
+        confidence. With shift 1 such a group begins with the anchor itself, which predicts that MASK. Which are shown
+        is drawn; a group without any is like the others, always one of two with shift 1. The clean stream knows nothing
+        of what is shown, so columns before a shown one have the text's tokens as targets.
     causal: weight of the clean stream's own next-token loss, for a model whose clean stream is trained too.
     """
 
@@ -98,7 +100,9 @@ class Drafting(Knobs):
         clean, hidden = two_pass_hidden(model, canvas, anchor, drafted, grad=self.causal > 0)
         source = (columns + shift - 1).clamp(max=inside).flatten(1)
         meant = clean.gather(1, source[..., None].expand(-1, -1, clean.shape[-1])).view_as(hidden)
-        order = soft.int().argsort()  # so that most chunks with a label in it need no distribution of the clean stream
+        order = soft.int().argsort(
+            stable=True
+        )  # so that most chunks with a label in it need no distribution of the clean stream
         weight, columns_of = weight[order], (hidden[counted], meant[counted].detach(), labels, soft)
         parts = [whole[order].split(CHUNK) for whole in columns_of]
         chunks = zip(*parts, strict=True)
@@ -136,12 +140,13 @@ class Drafting(Knobs):
 
 
 def _followed_by_eos(batch: Batch, eos_ids: Sequence[int], count: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
-    """The canvas with EOS behind the text and in `count` more columns, and where what is known of a row ends: behind
-    these for a text that ends with EOS itself."""
-    canvas, text_end = F.pad(batch.canvas, (0, count), value=eos_ids[0]), batch.text_end
-    behind = torch.arange(canvas.shape[1]) >= text_end[:, None]
-    last = canvas.gather(1, text_end[:, None] - 1)[:, 0]
-    return canvas.masked_fill(behind, eos_ids[0]), text_end + count * torch.isin(last, torch.tensor(eos_ids)).long()
+    """The canvas with each text's last token behind it too and in `count` more columns, and where what is known of a
+    row ends: behind these if that token is EOS, else where the text does."""
+    last = batch.canvas.gather(1, batch.text_end[:, None] - 1)
+    canvas = F.pad(batch.canvas, (0, count))
+    behind = torch.arange(canvas.shape[1]) >= batch.text_end[:, None]
+    ends = torch.isin(last[:, 0], torch.tensor(eos_ids))
+    return torch.where(behind, last, canvas), batch.text_end + count * ends.long()
 
 
 def draw_anchors(batch: Batch, count: int, rng: torch.Generator) -> Int[Tensor, "B N"]:
@@ -162,8 +167,8 @@ def two_pass_hidden(
     grad: bool,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N G D"]]:
     """Hidden states of the clean columns, and of groups of drafted columns, each behind its anchor. The clean stream
-    attends backwards and keeps its K/V; a group sees those up to its anchor and its own columns. grad: whether a
-    gradient goes through the clean stream."""
+    attends backwards and keeps its K/V; a group sees those up to its anchor (-1: none) and its own columns. grad:
+    whether a gradient goes through the clean stream."""
     (batch, length), (_, groups, size) = canvas.shape, drafted.shape
     device, decoder = canvas.device, model.backbone.get_decoder()
     embed, kv = model.backbone.get_input_embeddings(), DynamicCache()
