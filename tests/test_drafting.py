@@ -10,7 +10,7 @@ from decoders.loop import decode as run_loop
 from dllm import DiffusionLM, ModelSpec
 from dllm.adapter import detach, is_attached, layers, merge
 from dllm.cache import BlockCache
-from dllm.training.drafting import Drafting, draw_anchors, two_pass_hidden
+from dllm.training.drafting import Drafting, _followed_by_eos, draw_anchors, two_pass_hidden
 from dllm.training.lora import Lora
 from dllm.training.objectives import Batch
 
@@ -220,8 +220,7 @@ def test_a_forward_without_the_first_mask_leaves_the_column_before_it_settled(mo
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_groups_that_show_tokens_are_as_decoding_has_them(shift: int, monkeypatch) -> None:
-    """With shift 1 the column before the first MASK is drafted too; nothing is shown that the row does not have; and
-    what a column before a shown one learns is the text's token, a column behind all of them the clean stream's."""
+    """With shift 1 the column before the first MASK is drafted too, and nothing is shown that the row does not have."""
     model, batch, seen = make_model("context_causal"), make_batch(), []
     model = DiffusionLM(model.backbone, ModelSpec(MASK, (EOS,), PAD, shift, BLOCK, context_causal=True))
     batch.canvas[0, 19] = EOS  # row 0 goes on with EOS; the others end where nobody knows what follows
@@ -249,15 +248,19 @@ def test_groups_that_show_tokens_are_as_decoding_has_them(shift: int, monkeypatc
 
 @pytest.mark.parametrize("reveal", [0.0, 1.0])
 def test_behind_a_text_that_ends_with_eos_all_is_eos(reveal: float) -> None:
-    """An adapter that learns nothing but this makes EOS likely there, and no other loss is counted."""
+    """Whatever the canvas holds there; where the text does not end with EOS, nobody knows what follows."""
     model, batch = with_adapter(), make_batch()
     batch.canvas[torch.arange(3), batch.text_end - 1] = EOS
     objective = Drafting(tv=0.0, kl=0.0, label=1.0, groups=(8,), group_weights=(1.0,), reveal=reveal)
     plain = objective(model, batch, rng(3)).item()
     batch.canvas[torch.arange(30) >= batch.text_end[:, None]] = 5  # what the canvas holds there does not matter
     assert objective(model, batch, rng(3)).item() == plain
-    batch.canvas[torch.arange(3), batch.text_end - 1] = 5  # now nobody knows what follows
-    assert objective(model, batch, rng(3)).item() != plain
+    text, end = _followed_by_eos(batch, [EOS], 9)
+    assert end.equal(batch.text_end + 9) and all(
+        (text[row, e - 1 :] == EOS).all() for row, e in enumerate(batch.text_end)
+    )
+    batch.canvas[1, batch.text_end[1] - 1] = 5
+    assert _followed_by_eos(batch, [EOS], 9)[1].equal(batch.text_end + torch.tensor([9, 0, 9]))
 
 
 def test_anchors_are_the_columns_that_predict_text() -> None:

@@ -44,8 +44,8 @@ class Drafting(Knobs):
     anchors: groups per row, behind columns drawn among those that predict its text.
     reveal: share of groups that may show the tokens of some columns behind their first MASK, as after decoding by
         confidence. With shift 1 such a group begins with the anchor itself, which predicts that MASK. Which are shown
-        is drawn; a group without any is like the others, always one of two with shift 1. The clean stream knows nothing
-        of what is shown, so columns before a shown one have the text's tokens as targets.
+        is drawn; a group without any is like the others, and with shift 1 one of size 2 always is. The clean stream
+        knows nothing of what is shown, so columns before a shown one have the text's tokens as targets.
     causal: weight of the clean stream's own next-token loss, for a model whose clean stream is trained too.
     """
 
@@ -100,9 +100,8 @@ class Drafting(Knobs):
         clean, hidden = two_pass_hidden(model, canvas, anchor, drafted, grad=self.causal > 0)
         source = (columns + shift - 1).clamp(max=inside).flatten(1)
         meant = clean.gather(1, source[..., None].expand(-1, -1, clean.shape[-1])).view_as(hidden)
-        order = soft.int().argsort(
-            stable=True
-        )  # so that most chunks with a label in it need no distribution of the clean stream
+        # sorted, so that most chunks with a label in them need no distribution of the clean stream
+        order = soft.int().argsort(stable=True)
         weight, columns_of = weight[order], (hidden[counted], meant[counted].detach(), labels, soft)
         parts = [whole[order].split(CHUNK) for whole in columns_of]
         chunks = zip(*parts, strict=True)
