@@ -109,6 +109,27 @@ def test_a_run_goes_on_to_a_larger_limit(cli, tmp_path: Path) -> None:
     assert samples(tmp_path / "run") == more
 
 
+def test_a_sweep_goes_on_to_a_larger_limit(cli, tmp_path: Path) -> None:
+    """In its folders; with a smaller limit it begins anew beside them."""
+    sweep = ["run", "-m", "decoder=fixed", "decoder.rule.k=1,2", "suite.tasks=[waiting_line/copy]", "out_dir=a"]
+
+    def folders(limit: int) -> dict[str, list]:
+        assert cli(*sweep, f"limit={limit}")[0] == 0
+        return {folder.name: samples(folder) for folder in (tmp_path / "a").iterdir()}
+
+    first = folders(2)
+    assert folders(2) == first and len(first) == 2
+    grown = folders(4)
+    assert grown.keys() == first.keys()
+    assert all(len(grown[name]) == 4 and all(one in grown[name] for one in first[name]) for name in first)
+    assert folders(4) == grown
+    beside = folders(2)  # where the name that it would have is taken, by what has grown
+    assert {name: beside[name] for name in grown} == grown
+    assert sorted(len(there) for there in beside.values()) == [2, 2, 4, 4]
+    assert folders(2) == beside
+    assert sorted(map(len, folders(3).values())) == [3, 3, 4, 4]
+
+
 @pytest.mark.usefixtures("as_a_user_has_it")
 @pytest.mark.parametrize(
     ("arguments", "message"),

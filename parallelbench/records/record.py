@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,20 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
     if info.get("status") == "done":
         return list(_whole(folder).values())
     return SAMPLES.merge(folder)
+
+
+def same_runs(folders: Iterable[Path], config: Mapping[str, Any]) -> dict[int, Path]:
+    """Those of the folders that hold this run, whatever its limit, by their limits."""
+    found = {}
+    for folder in folders:
+        try:
+            written = _read_config(folder)
+        except (OSError, ValueError):
+            continue  # no run, or a damaged one
+        limit, asked = written.get("limit"), config["limit"]
+        if isinstance(limit, int) and config_hash({**written, "limit": asked}) == config_hash(config):
+            found[limit] = folder
+    return found
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """From a composed config to a checked job, and one job of a sweep from its start to its outcome."""
 
+import glob
 import re
 import traceback
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from parallelbench.records.facts import knobs_of
-from parallelbench.records.record import config_hash
+from parallelbench.records.record import config_hash, same_runs
 from parallelbench.report.sinks import Sinks
 from parallelbench.run.generator import Generator, make_generator
 from parallelbench.run.job import Job, prepare
@@ -139,7 +140,7 @@ def _knobs(settings: Mapping[str, Any], mark: str) -> list[str]:
 
 def _folder(config: DictConfig) -> Path:
     """out_dir, or in a sweep and by default a folder below it, named by the choices, the knobs and the hash of the
-    config; a run that is there under a name without knobs keeps it."""
+    config. The same run with as many samples a task, or fewer, goes on in its folder, whatever that is called."""
     hydra_config = HydraConfig.get()
     if not isinstance(config.out_dir, str | None):
         raise ValueError(f"out_dir={config.out_dir} is not the name of a folder; write out_dir=./NAME")
@@ -147,6 +148,9 @@ def _folder(config: DictConfig) -> Path:
         return Path(config.out_dir)
     names = [choice.replace("/", "_") for group, choice in choices().items() if group in ("model", "decoder", "cache")]
     settings, below = resolved(config), Path(config.out_dir or "results/runs")
-    short = below / "-".join([*names, config_hash(settings)])
+    there = same_runs(below.glob(f"{glob.escape('-'.join(names))}-*"), settings)
+    if fewer := [limit for limit in there if limit <= config.limit]:
+        return there[max(fewer)]
     knobs = re.sub(r"[^\w.-]", "_", "-".join(_knobs(settings, "")))[:MAX_KNOBS]
-    return short if short.is_dir() or not knobs else below / "-".join([*names, knobs, config_hash(settings)])
+    folder = below / "-".join([*names, *([knobs] if knobs else []), config_hash(settings)])
+    return folder.with_name(f"{folder.name}-limit{config.limit}") if folder in there.values() else folder

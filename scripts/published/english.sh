@@ -4,7 +4,7 @@
 #   bash scripts/published/english.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
 # Hours of one CPU core in proportion to the samples: about 0.9 seconds of it a sample by threshold 0.9 (bfloat16, 16
 # slots, 167 queried columns a sample), so 15 minutes a configuration at 50. The parts come in the order of their use, and
-# the page is made after part 3 and at the end. Interrupted, the same command goes on; with more samples it begins anew.
+# the page is made after part 3 and at the end. Interrupted, the same command goes on, also with more samples.
 # Latency means nothing here: 16 slots share it. wino takes no model with token shift.
 set -euo pipefail
 runs=${1:-results/runs/english-page}
