@@ -246,6 +246,52 @@ def test_groups_that_show_tokens_are_as_decoding_has_them(shift: int, monkeypatc
     assert shows > 100
 
 
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize(("tv", "kl", "label"), [(1.0, 0.0, 0.0), (0.5, 1.0, 0.25)])
+def test_the_loss_is_a_walk_over_the_groups(shift: int, tv: float, kl: float, label: float, monkeypatch) -> None:
+    """Column by column: the clean stream's distribution where nothing behind is shown, else the text's token."""
+    model, batch, seen, decay = with_adapter(), make_batch(), [], 0.7
+    model = DiffusionLM(model.backbone, ModelSpec(MASK, (EOS,), PAD, shift, BLOCK, context_causal=True))
+    batch.canvas[0, 19] = EOS
+
+    def recorded(model, canvas, anchor, drafted, grad):
+        seen.append((anchor, drafted, *two_pass_hidden(model, canvas, anchor, drafted, grad)))
+        return seen[-1][2:]
+
+    monkeypatch.setattr("dllm.training.drafting.two_pass_hidden", recorded)
+    kinds = set()
+    for step in range(8):
+        objective = Drafting(tv, kl, label, decay, groups=(5,), group_weights=(1.0,), anchors=6, reveal=0.6)
+        loss = objective(model, batch, rng(step)).item()
+        anchors, groups, clean, hidden = seen.pop()
+        of_clean, drafts = (model.head(states).float().log_softmax(-1) for states in (clean, hidden))
+        total, weights = 0.0, 0.0
+        for row, text_end in enumerate(batch.text_end.tolist()):
+            eos = batch.canvas[row, text_end - 1] == EOS
+            for group, anchor in enumerate(anchors[row].tolist()):
+                shown = {anchor + 1 + place for place in range(5) if groups[row, group, place] != MASK}
+                for place in range(5):
+                    target = anchor + 1 + place + shift
+                    if target in shown or (target >= text_end and not eos):
+                        continue
+                    token = batch.canvas[row, target] if target < text_end else EOS
+                    log_q = drafts[row, group, place]
+                    kind = "label" if target >= text_end or max(shown, default=-1) > target else "clean"
+                    hard = -log_q[token].item()
+                    if kind == "clean":
+                        log_p = of_clean[row, target - 1]
+                        gap = log_p.exp() - log_q.exp()
+                        divergence = (log_p.exp() * (log_p - log_q)).nan_to_num().sum().item()
+                        loss_here = tv * 0.5 * gap.abs().sum().item() + kl * divergence + label * hard
+                    else:
+                        loss_here = (tv + kl + label) * hard
+                    total += decay**place * loss_here
+                    weights += decay**place
+                    kinds.add((kind, bool(shown)))
+        assert loss == pytest.approx(total / weights, rel=1e-4)
+    assert kinds == {("label", False), ("label", True), ("clean", False), ("clean", True)}
+
+
 @pytest.mark.parametrize("reveal", [0.0, 1.0])
 def test_behind_a_text_that_ends_with_eos_all_is_eos(reveal: float) -> None:
     """Whatever the canvas holds there; where the text does not end with EOS, nobody knows what follows."""
