@@ -143,7 +143,7 @@ class Gate:
         down, up = layer.lora_A["default"], cast(nn.Linear, layer.lora_B["default"])
         scaling = layer.scaling["default"]
         if not isinstance(self._open, int):
-            result = result.add(up(down(x * self._open)), alpha=scaling)
+            result = result.add(up(down(x) * self._open), alpha=scaling)
         elif self._open < x.shape[1]:
             drafted = down(x[:, self._open :])
             result[:, self._open :].baddbmm_(drafted, up.weight.T.expand(len(x), -1, -1), alpha=scaling)
