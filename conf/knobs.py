@@ -83,7 +83,8 @@ def check_blocks(gen_len: int, block_len: int) -> None:
     if gen_len % block_len:
         nearest = max(block_len, gen_len // block_len * block_len)
         raise ValueError(
-            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}"
+            f"gen_length={gen_len} is not a multiple of block_length={block_len}; use gen_length={nearest}, or "
+            f"block_length={gen_len}"
         )
 
 
