@@ -45,7 +45,7 @@ english model=smollm2_block decoder=self_spec,linear_spec out_dir="$runs/smollm2
 # of the tasks). Steps are per block of 8.
 usual=threshold,prefix,left,fixed,factor,eb,entropy,credit,klass,dynamic,frechet,contention,hierarchical,llada2
 usual+=,factor_released,first_alone,credit_free,klass_window,dilated,dilated_remask,density,slerp,smoothing,horizon
-usual+=,prophet,pc,saber,slowfast,remdm_loop,edit,dmax,agreement
+usual+=,prophet,pc,eos_last,saber,slowfast,remdm_loop,edit,dmax,agreement
 everyone() { # SWEEP OPTIONS
   "$@" decoder="$usual"
   for decoder in schedule dream maskgit origin remdm dimple; do
