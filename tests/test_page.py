@@ -427,6 +427,17 @@ def spoil(folder: Path, name: str, **changes: str | bytes | None) -> None:
             (folder / name / file).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def test_runs_that_differ_in_a_part_of_the_decoder_are_told_apart() -> None:
+    plain, last, away = (make_run("threshold", 0.9, "none", ["a"], 1, seed=0) for _ in range(3))
+    last.config["decoder"]["rescore"] = [{"_target_": "decoders.EosLast"}]
+    away.config["decoder"]["filters"] = [{"_target_": "decoders.filters.NoEos"}]  # as older records have it
+    names = ["threshold tau=0.9", "threshold tau=0.9 rescore=EosLast", "threshold tau=0.9 filters=NoEos"]
+    assert run_names([plain, last, away]) == names
+    for run in (plain, last):
+        run.config["decoder"]["rule"]["_target_"] = "decoders.rules.thresholds.Threshold"  # the same class
+    assert run_names([plain, last, away]) == names
+
+
 def test_what_is_no_run_is_named_and_skipped(cli, folder: Path) -> None:
     info = json.loads((folder / "good" / "run.json").read_text())
     whole = (folder / "good" / "samples.jsonl").read_bytes()

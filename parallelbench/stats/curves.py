@@ -10,7 +10,7 @@ from parallelbench.stats.groups import K, grouped
 def run_names(runs: Sequence[Run]) -> list[str]:
     """Short names that tell runs apart: the decoder, its knobs, and each other choice in which a run differs from most
     runs. A user's own model is named by its folder."""
-    flat = [flatten(run.config) for run in runs]
+    flat = [{key: _class_name(key, value) for key, value in flatten(run.config).items()} for run in runs]
     choices = [_choices(run) for run in runs]
     names = []
     for run, settings, chosen in zip(runs, flat, choices, strict=True):
@@ -22,9 +22,9 @@ def run_names(runs: Sequence[Run]) -> list[str]:
             group = key.split(".")[0]
             choice = chosen.get(group)
             peers = [s for other, s in zip(choices, flat, strict=True) if other.get(group) == choice]
-            hidden = key in ("out_dir", "suite.tasks") or key in run.facts.knobs or key.endswith("_target_")
+            hidden = key in ("out_dir", "suite.tasks") or key in run.facts.knobs
             if not hidden and not _is_usual(value, [peer.get(key) for peer in peers]):
-                parts.append(f"{key.split('.')[-1]}={_short(value)}")
+                parts.append(f"{_last_name(key)}={_short(value)}")
         names.append(" ".join(parts))
     if len(set(names)) < len(names):
         names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
@@ -42,6 +42,16 @@ def unsaid(runs: Sequence[Run]) -> dict[str, str]:
         for value in dict.fromkeys(found)
         if len(set(found)) > 1 and _is_usual(value, found)
     }
+
+
+def _class_name(key: str, value: object) -> object:
+    """A class without its module, and any other setting as it is."""
+    return str(value).split(".")[-1] if key.endswith("_target_") else value
+
+
+def _last_name(key: str) -> str:
+    """A part that is chosen by its class has the name of its place: `rescore` for `decoder.rescore.0._target_`."""
+    return [part for part in key.removesuffix("._target_").split(".") if not part.isdigit()][-1]
 
 
 def _is_usual(value: object, all_values: Sequence[object]) -> bool:
