@@ -49,7 +49,7 @@
     }));
     const seen = new Map(rows.map(({ run }) => [named(run), run])), shapeOf = new Map(rows.map(({ run }) => [run.cache, run.looks.cache[1]]));
     const domain = [...seen.keys()], range = domain.map((name) => seen.get(name).looks[key][0]);
-    const shape = byCache ? { field: "cache", type: "nominal", title: "cache", scale: { domain: caches, range: caches.map((name) => shapeOf.get(name)) } }
+    const shape = byCache ? { field: "cache", type: "nominal", title: "cache", legend: { columns: 1 }, scale: { domain: caches, range: caches.map((name) => shapeOf.get(name)) } }
       : { field: "series", type: "nominal", title: key, scale: { domain, range: domain.map((name) => seen.get(name).looks[key][1]) } };
     const x = { field: "x", type: "quantitative", title, scale: { type: "log", base: speed === "tpf" ? 2 : 10, nice: false, padding: 12 }, axis: { format: speed === "tpf" ? "~g" : "~s", tickCount: 6 } };
     const y = { field: "y", type: "quantitative", title: "score, %", scale: { zero: false, nice: true } };
@@ -76,7 +76,7 @@
       ],
       config: {
         font: "system-ui, sans-serif", axis: { labelColor: ink, titleColor: ink, gridColor: colour("--line"), domainColor: colour("--muted"), tickColor: colour("--muted"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 },
-        legend: { orient: "bottom", columns: Math.max(1, Math.floor($(id).clientWidth / 150)), labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, labelLimit: 240, symbolOpacity: 1 }, view: { stroke: null },
+        legend: { orient: "bottom", columns: Math.max(1, Math.floor($(id).clientWidth / 150)), labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, labelLimit: 240, symbolOpacity: 1, symbolLimit: 0 }, view: { stroke: null },
       },
     };
     views.get(id)?.finalize();
