@@ -43,6 +43,11 @@ def test_two_folders_are_compared_by_their_rankings(cli, tmp_path: Path) -> None
     assert row.count("75.0 (1)") == 2 and row.count("1.20 (3)") == 2
     assert (tmp_path / "ab" / "ranks.csv").read_text().splitlines()[1].endswith("12.5,12.5,2.4,2.4")
     assert "tau of scores: -1.00" in cli("analyze", "compare", "a", "c", "out_dir=ac")[1]
+    for tau, right in taus.items():  # a run of a smaller limit: its samples are the first of a larger one
+        write_run(tmp_path / "few" / str(tau), ([1.0] * right + [0.0] * 8)[:5], 4 + right, tau)
+    code, out, _ = cli("analyze", "compare", "a", "few", "out_dir=few-a")
+    assert code == 0 and "; 5 samples of each decoder" in out and "tau of scores: 1.00" in out
+    assert next(line for line in out.splitlines() if "tau=0.9" in line).count("100.0 (1)") == 2
     write_run(tmp_path / "b" / "again", [1.0] * 8, 4, 0.9)
     code, _, error = cli("analyze", "compare", "a", "b")
     assert code == 2 and "b has two runs of threshold" in error and "leave one out" in error

@@ -87,23 +87,24 @@ def compare(paired: Paired) -> dict[str, Comparison]:
 
 
 def _ranks(paths: Sequence[Path], folders: Sequence[Sequence[Run]], out_dir: str) -> str:
-    """Raises ValueError for folders with too few decoders or no task in common, or with other samples."""
+    """Raises ValueError for folders with too few decoders or no sample in common, or where samples of one name
+    have other prompts."""
     by_name = [_by_name(path, runs) for path, runs in zip(paths, folders, strict=True)]
     names = [name for name in by_name[0] if name in by_name[1]]
     if len(names) < 3:
         raise ValueError(f"{paths[0]} and {paths[1]} have {len(names)} decoders in common; a ranking takes at least 3")
     runs = [own[name] for own in by_name for name in names]
-    tasks = set.intersection(*({record.task for record in run.records} for run in runs))
-    if not tasks:
-        raise ValueError(f"{paths[0]} and {paths[1]} have no task in common; run one of them on the other's suite")
-    paired = side_by_side([replace(run, records=[r for r in run.records if r.task in tasks]) for run in runs])
+    shared = set.intersection(*({(record.task, record.id) for record in run.records} for run in runs))
+    if not shared:
+        raise ValueError(f"{paths[0]} and {paths[1]} have no sample in common; run one of them on the other's suite")
+    paired = side_by_side([replace(run, records=[r for r in run.records if (r.task, r.id) in shared]) for run in runs])
     of, cut = means(paired), len(names)
     taus = [agreement(values[:, :cut], values[:, cut:], len(paired.tasks)) for values in (of.score, of.tpf)]
     columns = [values[0, part] for values in (of.score, of.tpf) for part in (slice(cut), slice(cut, None))]
 
     left_out = [name for own, other in (by_name, by_name[::-1]) for name in own if name not in other]
     lines = ["# Rankings", "", *(f"- {name}: {path}" for name, path in zip("AB", paths, strict=True))]
-    lines += [f"- tasks: {', '.join(sorted(tasks))}; {len(paired.tasks)} samples of each decoder"]
+    lines += [f"- tasks: {', '.join(np.unique(paired.tasks))}; {len(paired.tasks)} samples of each decoder"]
     lines += [f"- finished in one folder alone: {', '.join(left_out)}"] if left_out else []
     ranks = [rankdata(-column.round(9), method="min") for column in columns]
     cells = [
