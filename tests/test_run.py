@@ -4,6 +4,7 @@ possible."""
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,12 @@ def test_a_sweep_goes_on_to_a_larger_limit(cli, tmp_path: Path) -> None:
 
     first = folders(2)
     assert folders(2) == first and len(first) == 2
+    for name in first:  # a copy is left alone
+        shutil.copytree(tmp_path / "a" / name, tmp_path / "a" / f"{name}-copy")
+    grown = folders(3)
+    for name in first:
+        assert len(grown[name]) == 3 and grown[f"{name}-copy"] == first[name]
+        shutil.rmtree(tmp_path / "a" / f"{name}-copy")
     grown = folders(4)
     assert grown.keys() == first.keys()
     assert all(len(grown[name]) == 4 and all(one in grown[name] for one in first[name]) for name in first)

@@ -166,8 +166,8 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
 
 
 def same_runs(folders: Iterable[Path], config: Mapping[str, Any]) -> dict[int, Path]:
-    """Those of the folders that hold this run, whatever its limit, by their limits."""
-    found = {}
+    """Those of the folders that hold this run, whatever its limit, by their limits. Of two with one limit the first."""
+    found: dict[int, Path] = {}
     for folder in folders:
         try:
             written = _read_config(folder)
@@ -175,7 +175,7 @@ def same_runs(folders: Iterable[Path], config: Mapping[str, Any]) -> dict[int, P
             continue  # no run, or a damaged one
         limit, asked = written.get("limit"), config["limit"]
         if isinstance(limit, int) and config_hash({**written, "limit": asked}) == config_hash(config):
-            found[limit] = folder
+            found.setdefault(limit, folder)
     return found
 
 

@@ -148,9 +148,11 @@ def _folder(config: DictConfig) -> Path:
         return Path(config.out_dir)
     names = [choice.replace("/", "_") for group, choice in choices().items() if group in ("model", "decoder", "cache")]
     settings, below = resolved(config), Path(config.out_dir or "results/runs")
-    there = same_runs(below.glob(f"{glob.escape('-'.join(names))}-*"), settings)
+    knobs = re.sub(r"[^\w.-]", "_", "-".join(_knobs(settings, "")))[:MAX_KNOBS]
+    stem, identity = "-".join([*names, *([knobs] if knobs else [])]), config_hash(settings)
+    unnamed = below / "-".join([*names, identity])  # older runs have no knobs in their names
+    there = same_runs([unnamed, *sorted(below.glob(f"{glob.escape(stem)}-*"))], settings)
     if fewer := [limit for limit in there if limit <= config.limit]:
         return there[max(fewer)]
-    knobs = re.sub(r"[^\w.-]", "_", "-".join(_knobs(settings, "")))[:MAX_KNOBS]
-    folder = below / "-".join([*names, *([knobs] if knobs else []), config_hash(settings)])
+    folder = below / f"{stem}-{identity}"
     return folder.with_name(f"{folder.name}-limit{config.limit}") if folder in there.values() else folder
