@@ -23,8 +23,9 @@ from decoders.state import NEVER, DecodeState
 from decoders.stop import StopRule, check_stop
 from decoders.types import DecodedRow, Shape, Turn, Update, View, in_order, responses, without_gradients
 from decoders.types import Drafted as Drafted
-from dllm.cache import CacheStrategy, Plan, Progress, WindowCache, pack
+from dllm.cache import CacheStrategy, WindowCache
 from dllm.model import DiffusionLM
+from dllm.plan import Plan, Progress, pack
 from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser
 
 NO_CACHE = WindowCache(before=None, after=None)
@@ -333,17 +334,8 @@ def results(state: DecodeState) -> list[DecodedRow]:
     length = torch.where(stops.any(1), stops.int().argmax(1), state.gen_len).tolist()
     committed = torch.where(inside & ~waits, state.committed_at.gather(1, response), NEVER).tolist()
     cut = (state.end - state.prompt_len < state.gen_len).tolist()
-    columns = zip(
-        tokens.tolist(),
-        length,
-        committed,
-        state.gen_len.tolist(),
-        state.nfe.tolist(),
-        state.queried.tolist(),
-        state.finished.tolist(),
-        cut,
-        strict=True,
-    )
+    numbers = (state.gen_len.tolist(), state.nfe.tolist(), state.queried.tolist())
+    columns = zip(tokens.tolist(), length, committed, *numbers, state.finished.tolist(), cut, strict=True)
     return [
         DecodedRow(ids[:n], at[:wanted], nfe, queried, "max_steps" if not finished else "eos" if early else "length")
         for ids, n, at, wanted, nfe, queried, finished, early in columns

@@ -13,7 +13,7 @@ from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
 from decoders.types import NEVER as NEVER
 from decoders.types import Update, View
-from dllm.cache import Plan, Progress
+from dllm.plan import Plan, Progress
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
 

@@ -21,8 +21,8 @@ from decoders.noise import Noise
 from decoders.state import DecodeState
 from decoders.stop import Never
 from decoders.types import Part, Shape, Update, View
-from dllm.cache import Plan
 from dllm.kv import ColumnCache
+from dllm.plan import Plan
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 

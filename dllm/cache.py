@@ -10,94 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Int
-from torch import Tensor
 
 from conf.knobs import Count, Knobs, Number
+from dllm.plan import Plan, Progress, alike, plans
 from dllm.spec import ModelSpec
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One forward over some of the rows. A shorter row repeats its last column in `query` and `want`.
-
-    rows: batch rows, ascending.
-    query: canvas columns to compute, ascending. Their K/V is overwritten.
-    num_queried: different columns per row.
-    all_rows: whether rows are the whole batch in order.
-    want: columns whose logits are needed; others keep those of the forward before. None: the whole window.
-    keep: whether K/V is stored and read. False where every query holds all that its rows see.
-    only: nothing but the wanted columns may be decided, because no others have logits yet.
-    first: the first column of every row, where all rows compute the same ones with no gap. None: they may not.
-    """
-
-    rows: Int[Tensor, " R"]
-    query: Int[Tensor, "R Q"]
-    num_queried: Int[Tensor, " R"]
-    all_rows: bool
-    want: Int[Tensor, "R F"] | None = None
-    keep: bool = True
-    only: bool = False
-    first: int | None = None
-
-    @classmethod
-    def of(
-        cls,
-        rows: Int[np.ndarray, " R"],
-        query: Bool[np.ndarray, "R T"],
-        all_rows: bool,
-        want: Int[np.ndarray, "R F"] | None = None,
-        **options: bool,
-    ) -> "Plan":
-        """The plan to recompute the columns of `query`."""
-        columns, number, to_tensor = pack(query), query.sum(1), torch.from_numpy
-        wanted = None if want is None else to_tensor(want)
-        alike = len(rows) == 1 or bool((query == query[0]).all())
-        first = int(columns[0, 0]) if alike and columns[0, -1] - columns[0, 0] < number[0] else None
-        return cls(to_tensor(rows), to_tensor(columns), to_tensor(number), all_rows, wanted, first=first, **options)
-
-    def to(self, device: torch.device) -> "Plan":
-        if device == self.rows.device:
-            return self
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where each row stands, on the host, so that planning never waits for the device.
-
-    start, previous: first column of the window, and of the window before (0 in the first).
-    end: the live end (exclusive).
-    step: forwards made in this window; 0 when it was just entered.
-    first: rows in their first window, of which no K/V exists at step 0.
-    done: rows that need no forward.
-    masked: columns still to be filled.
-    fresh: columns that the last forward wrote. Their K/V is that of another token.
-    window: columns per window.
-    """
-
-    prompt_len: Int[np.ndarray, " B"]
-    start: Int[np.ndarray, " B"]
-    end: Int[np.ndarray, " B"]
-    step: Int[np.ndarray, " B"]
-    first: Bool[np.ndarray, " B"]
-    previous: Int[np.ndarray, " B"]
-    done: Bool[np.ndarray, " B"]
-    masked: Bool[np.ndarray, "B T"]
-    fresh: Bool[np.ndarray, "B T"]
-    window: int
-
-    @property
-    def stop(self) -> Int[np.ndarray, " B"]:
-        """The column after the window."""
-        return self.start + self.window
-
-    def between(self, low: Int[np.ndarray, " B"] | int, high: Int[np.ndarray, " B"]) -> Bool[np.ndarray, "B T"]:
-        """Canvas columns of `[low, high)`, before the live end."""
-        columns = np.arange(self.masked.shape[1])
-        return (columns >= np.reshape(low, (-1, 1))) & (columns < np.minimum(high, self.end)[:, None])
 
 
 @runtime_checkable
@@ -146,7 +63,7 @@ class WindowCache(Knobs):
         floor = _frozen(progress, spec, self.freeze_prompt)
         if self.before is None and self.after is None:  # all columns in each step
             every = progress.between(floor, end)
-            yield from _plans(progress, ~progress.done, every, every, keep=self.freeze_prompt)
+            yield from plans(progress, ~progress.done, every, every, keep=self.freeze_prompt)
             return
         refresh = _refreshes(progress, self.refresh_every) | (progress.first & (progress.step < self.warmup))
         shift = spec.shift * self.look_back
@@ -157,7 +74,7 @@ class WindowCache(Knobs):
             window = progress.between(start, stop)
             want = progress.between(start + spec.shift, stop)
             want = np.where(want.any(1, keepdims=True), want, window)
-        yield from _plans(progress, refresh, progress.between(floor, end), progress.between(low, high), want)
+        yield from plans(progress, refresh, progress.between(floor, end), progress.between(low, high), want)
 
 
 @dataclass(frozen=True)
@@ -188,7 +105,7 @@ class DelayedCache(Knobs):
             moving = (progress.masked & window) | _dilated(progress.fresh, self.near)
         before = np.pad(want[:, spec.shift :], ((0, 0), (0, spec.shift)))  # what a shifted model predicts from
         narrow = (moving | want | before) & visible
-        yield from _plans(progress, _refreshes(progress, self.refresh_every), visible, narrow, want)
+        yield from plans(progress, _refreshes(progress, self.refresh_every), visible, narrow, want)
 
 
 @dataclass(frozen=True)
@@ -210,13 +127,13 @@ class BlockCache(Knobs):
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         if not self.first_token:
-            yield from _plans(progress, progress.step == 0, *_block_columns(progress, spec))
+            yield from plans(progress, progress.step == 0, *_block_columns(progress, spec))
             return
         own = _finish(progress, spec)
         yield from _finishing(progress, spec, own)
         progress = replace(progress, done=progress.done | own)
         inside = progress.between(_block_start(progress, spec), _visible_end(progress, spec))
-        yield from _plans(progress, np.zeros_like(own), inside, inside)
+        yield from plans(progress, np.zeros_like(own), inside, inside)
 
 
 @dataclass(frozen=True)
@@ -245,7 +162,7 @@ class SubBlockCache(Knobs):
             fresh, before = fresh | _finish(progress, spec, step=1), 0
         leading = progress.masked[np.arange(len(fresh)), progress.start.clip(max=progress.masked.shape[1] - 1)]
         narrow = progress.between(progress.start - before, progress.stop)
-        yield from _plans(progress, fresh | leading, wide, narrow)
+        yield from plans(progress, fresh | leading, wide, narrow)
 
 
 def _check_kv(spec: ModelSpec) -> None:
@@ -311,8 +228,9 @@ def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[np.ndarray, " B
     begin = _block_start(progress, spec)
     before = progress.between(spec.block_start(progress.previous, progress.prompt_len), begin)
     for number, some in ((1, chosen & (begin == progress.start)), (0, chosen & (begin < progress.start))):
-        rows = np.flatnonzero(some)
-        if len(rows):
+        every = np.flatnonzero(some)
+        for group in alike(before[every].sum(1)):
+            rows = every[group]
             want = progress.start[rows, None][:, :number]
             yield Plan.of(rows, before[rows], len(rows) == len(some), want, only=True)
 
@@ -322,29 +240,3 @@ def _dilated(where: Bool[np.ndarray, "B T"], by: int) -> Bool[np.ndarray, "B T"]
     padded = np.pad(where, ((0, 0), (by, by)))
     near = np.lib.stride_tricks.sliding_window_view(padded, 2 * by + 1, axis=1)
     return np.logical_or.reduce(near, axis=-1)
-
-
-def _plans(
-    progress: Progress,
-    refresh: Bool[np.ndarray, " B"],
-    wide: Bool[np.ndarray, "B T"],
-    narrow: Bool[np.ndarray, "B T"],
-    want: Bool[np.ndarray, "B T"] | None = None,
-    keep: bool = True,
-) -> Iterator[Plan]:
-    """Plans for the refreshing rows (columns `wide`, all logits) and the others (`narrow`, logits of `want`)."""
-    for chosen, columns, wanted in ((refresh, wide, None), (~refresh, narrow, want)):
-        rows = (chosen & ~progress.done).nonzero()[0]
-        if len(rows):
-            wanted = None if wanted is None else pack(wanted[rows])
-            yield Plan.of(rows, columns[rows], len(rows) == len(chosen), wanted, keep=keep)
-
-
-def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
-    """The columns of `where`, ascending. A shorter row repeats its last: 0110, 1011 give [1, 2, 2], [0, 2, 3]."""
-    if len(where) == 1:
-        return where.nonzero()[1][None]
-    count = where.sum(1)
-    assert count.all(), "a row without columns would get those of another"
-    begin = count.cumsum() - count
-    return np.nonzero(where)[1][begin[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)]

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
-from dllm.cache import Plan
 from dllm.kv import ColumnCache
 from dllm.layers import as_taken
+from dllm.plan import Plan
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 from dllm.text import BackboneLM

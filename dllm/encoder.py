@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dllm.cache import Plan
 from dllm.kv import ColumnCache
 from dllm.model import DiffusionLM
+from dllm.plan import Plan
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 

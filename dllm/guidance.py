@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from conf.knobs import Weight, check
-from dllm.cache import Plan
+from dllm.plan import Plan
 from dllm.protocols import DenoisingLM, Text
 from dllm.soft import SoftInput
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from dllm.cache import Plan
+from dllm.plan import Plan
 
 if TYPE_CHECKING:
     from peft.tuners.lora import LoraLayer

@@ -27,7 +27,6 @@ from transformers import (
 
 from conf.knobs import check
 from dllm.adapter import add_mask, attach_all, brings_mask, is_attached
-from dllm.cache import Plan
 from dllm.canvases import CanvasLM
 from dllm.checkpoint import (
     ASSETS,
@@ -45,10 +44,11 @@ from dllm.checkpoint import (
     to_dtype,
 )
 from dllm.converted.block_routing import BlockRoutedLM, LLaDA2Backbone
+from dllm.converted.probe import probe
 from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
-from dllm.probe import probe
+from dllm.plan import Plan
 from dllm.spec import SPEC_FILE, ModelSpec
 from dllm.vision.dimple import DimpleBackbone
 from dllm.vision.seeing import VisionLM, read_processor
@@ -203,7 +203,7 @@ def _unknown(model_type: str | None) -> ValueError:
 def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The stock class of a config that belongs to no family: a masked LM where there is one, else a causal LM.
 
-    A causal LM must attend wherever its mask allows, and its head must give logits as they are. `dllm.probe` tries what
+    A causal LM must attend wherever its mask allows, and its head must give logits as they are. `probe` tries what
     the config does not say.
     """
     if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_encoder_decoder:

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dllm.cache import Plan
 from dllm.kv import ColumnCache
 from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, lora_layers, moved, padded, queried, sources
+from dllm.plan import Plan
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 from dllm.text import BackboneLM

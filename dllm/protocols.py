@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dllm.cache import Plan
+from dllm.plan import Plan
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec
 

@@ -31,8 +31,9 @@ from transformers import (
 import dllm
 from decoders import Decoder, FixedK, Smoothing, Threshold, generate
 from dllm import DiffusionLM, ModelSpec
-from dllm.cache import Plan, WindowCache
+from dllm.cache import WindowCache
 from dllm.encoder import EncoderLM
+from dllm.plan import Plan
 from dllm.soft import Soft, SoftInput
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 1, 2, 3, 40

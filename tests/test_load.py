@@ -38,8 +38,8 @@ from decoders import NO_CACHE, Decoder, Smoothing, Threshold, generate
 from dllm import ModelSpec
 from dllm.cache import WindowCache
 from dllm.causal import CausalLM
+from dllm.converted.probe import probe
 from dllm.load import ASSETS, load_diffusion
-from dllm.probe import probe
 from dllm.training.scratch import scratch_llama
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.tasks import builtin_tasks

@@ -7,7 +7,8 @@ from conftest import EOS, make_model
 
 from decoders import BanEos, Decoder, EntropyBound, Eotp, FixedK, Never, Threshold, decode, decode_lookahead
 from decoders.loop import NO_CACHE
-from dllm.cache import BlockCache, CacheStrategy, DelayedCache, Plan, WindowCache
+from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
+from dllm.plan import Plan
 
 DUAL = WindowCache(0, 0)
 GEN_LENS = [16, 5, 16, 9]

@@ -66,6 +66,17 @@ def test_a_slot_keeps_nothing_of_the_row_before(kind: str, stop: str, decoder: s
     assert queued(model, ragged, 2, **parts) == decode(model, ragged, **parts)
 
 
+@pytest.mark.parametrize(("kind", "stop", "decoder", "cache"), LEFT_BEHIND)
+def test_rows_of_other_widths_may_go_apart(
+    kind: str, stop: str, decoder: str, cache: str, ragged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forward for each width gives what one for all rows does."""
+    model, parts = make_model(kind), {"gen_len": GEN, **arguments(decoder, cache, stop)}
+    together = queued(model, ragged, 2, **parts)
+    monkeypatch.setattr("dllm.plan.PADDING", 0)
+    assert queued(model, ragged, 2, **parts) == together
+
+
 def test_a_slot_takes_the_length_of_its_new_prompt(ragged) -> None:
     """The grid of blocks begins behind the prompt, so that the mask depends on it."""
     model, parts = make_model("block_causal"), {"gen_len": GEN, **arguments("threshold", "block_first", "never")}

@@ -21,7 +21,8 @@ from decoders.running.blocks import Flight, RunningSet
 from decoders.state import DecodeState
 from decoders.stop import StopRule, check_is_stop_rule
 from decoders.types import Memory, Shape, Update, View
-from dllm.cache import BlockCache, CacheStrategy, Progress, SubBlockCache, WindowCache, pack
+from dllm.cache import BlockCache, CacheStrategy, SubBlockCache, WindowCache
+from dllm.plan import Progress, pack
 from dllm.protocols import Denoiser
 
 Piece = tuple[Int[Tensor, " N"], Float[Tensor, "N V"]]

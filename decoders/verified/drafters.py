@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from conf.knobs import Count, Knobs
-from dllm.cache import Plan
 from dllm.causal import CausalStream
 from dllm.model import DiffusionLM
+from dllm.plan import Plan
 
 Ahead = Literal["none", "last", "all"]
 

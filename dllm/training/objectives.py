@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from conf.knobs import Count, In, Knobs, Share
-from dllm.cache import Plan
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
+from dllm.plan import Plan
 from dllm.recurrent import RecurrentLM
 from dllm.spec import ModelSpec
 from dllm.training.masking import content_columns, draw_groups, mask_response, rising

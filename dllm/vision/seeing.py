@@ -11,10 +11,10 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, Qwen2VLImageProcessorPil
 
-from dllm.cache import Plan
 from dllm.checkpoint import find_file
 from dllm.kv import ColumnCache
 from dllm.model import DiffusionLM
+from dllm.plan import Plan
 from dllm.protocols import Text
 from dllm.soft import SoftInput
 from dllm.spec import ModelSpec

@@ -27,7 +27,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoders import Decoder, FixedK, Never, decode
 from dllm import DiffusionLM, ModelSpec
-from dllm.cache import CacheStrategy, Plan
+from dllm.cache import CacheStrategy
+from dllm.plan import Plan
 from parallelbench.report.options import split_options
 from parallelbench.wiring.exits import explained
 

@@ -49,8 +49,9 @@ from decoders import (
 from decoders.rules.ranking import take
 from decoders.state import DecodeState
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Shape, View
-from dllm.cache import BlockCache, CacheStrategy, Plan, SubBlockCache, WindowCache
+from dllm.cache import BlockCache, CacheStrategy, SubBlockCache, WindowCache
 from dllm.guidance import Guided
+from dllm.plan import Plan
 from dllm.spec import ModelSpec
 from dllm.vision.pictures import Picture
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import dllm
-from dllm.cache import Plan
+from dllm.plan import Plan
 from dllm.spec import ModelSpec
 from dllm.vision.pictures import is_picture, number_of
 from tests.golden.adapters import TableModel, pictured

@@ -2,8 +2,8 @@
 
 import torch
 
-from dllm.cache import Plan
 from dllm.model import DiffusionLM
+from dllm.plan import Plan
 
 
 @torch.no_grad()

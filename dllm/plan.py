@@ -1,0 +1,135 @@
+"""One forward over some rows of a batch, and where the rows stand when it is planned."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+PADDING = 128  # columns that may be computed for nothing before one more forward is cheaper
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One forward over some of the rows. A shorter row repeats its last column in `query` and `want`.
+
+    rows: batch rows, ascending.
+    query: canvas columns to compute, ascending. Their K/V is overwritten.
+    num_queried: different columns per row.
+    all_rows: whether rows are the whole batch in order.
+    want: columns whose logits are needed; others keep those of the forward before. None: the whole window.
+    keep: whether K/V is stored and read. False where every query holds all that its rows see.
+    only: nothing but the wanted columns may be decided, because no others have logits yet.
+    first: the first column of every row, where all rows compute the same ones with no gap. None: they may not.
+    """
+
+    rows: Int[Tensor, " R"]
+    query: Int[Tensor, "R Q"]
+    num_queried: Int[Tensor, " R"]
+    all_rows: bool
+    want: Int[Tensor, "R F"] | None = None
+    keep: bool = True
+    only: bool = False
+    first: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        rows: Int[np.ndarray, " R"],
+        query: Bool[np.ndarray, "R T"],
+        all_rows: bool,
+        want: Int[np.ndarray, "R F"] | None = None,
+        **options: bool,
+    ) -> "Plan":
+        """The plan to recompute the columns of `query`."""
+        columns, number, to_tensor = pack(query), query.sum(1), torch.from_numpy
+        wanted = None if want is None else to_tensor(want)
+        alike = len(rows) == 1 or bool((query == query[0]).all())
+        first = int(columns[0, 0]) if alike and columns[0, -1] - columns[0, 0] < number[0] else None
+        return cls(to_tensor(rows), to_tensor(columns), to_tensor(number), all_rows, wanted, first=first, **options)
+
+    def to(self, device: torch.device) -> "Plan":
+        if device == self.rows.device:
+            return self
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where each row stands, on the host, so that planning never waits for the device.
+
+    start, previous: first column of the window, and of the window before (0 in the first).
+    end: the live end (exclusive).
+    step: forwards made in this window; 0 when it was just entered.
+    first: rows in their first window, of which no K/V exists at step 0.
+    done: rows that need no forward.
+    masked: columns still to be filled.
+    fresh: columns that the last forward wrote. Their K/V is that of another token.
+    window: columns per window.
+    """
+
+    prompt_len: Int[np.ndarray, " B"]
+    start: Int[np.ndarray, " B"]
+    end: Int[np.ndarray, " B"]
+    step: Int[np.ndarray, " B"]
+    first: Bool[np.ndarray, " B"]
+    previous: Int[np.ndarray, " B"]
+    done: Bool[np.ndarray, " B"]
+    masked: Bool[np.ndarray, "B T"]
+    fresh: Bool[np.ndarray, "B T"]
+    window: int
+
+    @property
+    def stop(self) -> Int[np.ndarray, " B"]:
+        """The column after the window."""
+        return self.start + self.window
+
+    def between(self, low: Int[np.ndarray, " B"] | int, high: Int[np.ndarray, " B"]) -> Bool[np.ndarray, "B T"]:
+        """Canvas columns of `[low, high)`, before the live end."""
+        columns = np.arange(self.masked.shape[1])
+        return (columns >= np.reshape(low, (-1, 1))) & (columns < np.minimum(high, self.end)[:, None])
+
+
+def plans(
+    progress: Progress,
+    refresh: Bool[np.ndarray, " B"],
+    wide: Bool[np.ndarray, "B T"],
+    narrow: Bool[np.ndarray, "B T"],
+    want: Bool[np.ndarray, "B T"] | None = None,
+    keep: bool = True,
+) -> Iterator[Plan]:
+    """Plans for the refreshing rows (columns `wide`, all logits) and the others (`narrow`, logits of `want`). A prompt
+    that enters beside short rows, or beside much shorter prompts, gets a plan of its own."""
+    for chosen, columns, wanted in ((refresh, wide, None), (~refresh, narrow, want)):
+        every = (chosen & ~progress.done).nonzero()[0]
+        for some in alike(columns[every].sum(1)):
+            rows = every[some]
+            wanted_here = None if wanted is None else pack(wanted[rows])
+            yield Plan.of(rows, columns[rows], len(rows) == len(chosen), wanted_here, keep=keep)
+
+
+def alike(widths: Int[np.ndarray, " R"]) -> list[Int[np.ndarray, " G"]]:
+    """Numbers of rows that are padded to one width, in groups: each with at most PADDING columns more than it would
+    have in two. Widths 9 40 9 300 9 give [0, 1, 2, 4] and [3]. No rows give no groups."""
+    if not len(widths):
+        return []
+    order = widths.argsort(kind="stable")
+    saved = np.arange(1, len(order)) * (widths[order[-1]] - widths[order[:-1]])  # by cutting behind each
+    if not len(saved) or saved.max() <= PADDING:
+        return [np.arange(len(widths))]
+    cut = int(saved.argmax()) + 1
+    halves = (np.sort(order[:cut]), np.sort(order[cut:]))
+    return [half[group] for half in halves for group in alike(widths[half])]
+
+
+def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:
+    """The columns of `where`, ascending. A shorter row repeats its last: 0110, 1011 give [1, 2, 2], [0, 2, 3]."""
+    if len(where) == 1:
+        return where.nonzero()[1][None]
+    count = where.sum(1)
+    assert count.all(), "a row without columns would get those of another"
+    begin = count.cumsum() - count
+    return np.nonzero(where)[1][begin[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)]
