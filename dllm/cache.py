@@ -232,7 +232,9 @@ def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[np.ndarray, " B
         for group in alike(before[every].sum(1)):
             rows = every[group]
             want = progress.start[rows, None][:, :number]
-            yield Plan.of(rows, before[rows], len(rows) == len(some), want, only=True)
+            yield Plan.of(
+                rows, before[rows], len(rows) == len(some), want, only=True, seen=int(progress.end[rows].max())
+            )
 
 
 def _dilated(where: Bool[np.ndarray, "B T"], by: int) -> Bool[np.ndarray, "B T"]:

@@ -9,8 +9,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 
 class _ColumnLayer(CacheLayerMixin):
-    """Keys and values `[B, H, T, D]` of one layer. `update` writes the columns of the current plan and returns whole
-    rows. In memory a column's heads lie together, so that a column is written in one piece."""
+    """Keys and values `[B, H, T, D]` of one layer. `update` writes the columns of the current plan and returns rows up
+    to what they see. In memory a column's heads lie together, so that a column is written in one piece."""
 
     is_sliding = False
 
@@ -34,7 +34,7 @@ class _ColumnLayer(CacheLayerMixin):
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
     def _write(self, store: Tensor | None, new: Tensor) -> Tensor:
-        """Writes `new` `[R, H, Q, D]` into `store` in place and returns the plan's rows `[R, H, T, D]`."""
+        """Writes `new` `[R, H, Q, D]` into `store` in place and returns the plan's rows `[R, H, K, D]`."""
         assert store is not None
         by_column, columns = store.transpose(1, 2), new.transpose(1, 2).flatten(0, 1)
         places = self._cache.places.to(new.device)  # layers may be spread over devices
@@ -42,9 +42,8 @@ class _ColumnLayer(CacheLayerMixin):
             by_column.flatten(0, 1).index_copy_(0, places, columns)
         if columns.requires_grad:  # a training's gradient goes through what is new, and the store is as without one
             by_column = by_column.flatten(0, 1).index_copy(0, places, columns).view_as(by_column)
-        elif self._cache.rows is None:  # every row in order: no copies
-            return store
-        if self._cache.rows is not None:
+        by_column = by_column[:, : self._cache.seen]
+        if self._cache.rows is not None:  # every row in order: no copies
             by_column = by_column.index_select(0, self._cache.rows.to(new.device))
         return by_column.transpose(1, 2)
 
@@ -65,6 +64,7 @@ class ColumnCache(Cache):
     prompt_len: of each row, for masks that depend on it.
     rows: of the next forward, None for every row in order; set by `at`.
     places: where among the B * T columns of all rows its keys and values belong, row after row; set by `at`.
+    seen: columns of each row that the next forward reads, from the first; set by `at`.
     samples: of another cache of the same model. Room is then made by `at` and not in the forward, which is compiled.
     """
 
@@ -81,7 +81,7 @@ class ColumnCache(Cache):
         self.prompt_len = torch.zeros_like(positions[:, 0]) if prompt_len is None else prompt_len
         self.rows: Int[Tensor, " R"] | None = None
         self.places: Int[Tensor, " N"] = positions.new_empty(0)
-        self._wanted = samples
+        self.seen, self._wanted = positions.shape[1], samples
 
     def _stores(self) -> list[Tensor]:
         """Keys and values of one layer after another, nothing before the first forward that keeps them."""
@@ -120,8 +120,9 @@ class ColumnCache(Cache):
         for store in self._stores():
             store.index_fill_(0, rows.to(store.device), 0)
 
-    def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"]) -> "ColumnCache":
-        """Says where the next update belongs. rows: None means every row in order."""
+    def at(self, rows: Int[Tensor, " R"] | None, columns: Int[Tensor, "R Q"], seen: int | None = None) -> "ColumnCache":
+        """Says where the next update belongs, and how many columns it reads. rows: None means every row in order.
+        seen: None means all."""
         if self._wanted:
             for layer, (keys, values) in zip(self._own, self._wanted, strict=True):
                 layer.lazy_initialization(keys, values)
@@ -131,4 +132,5 @@ class ColumnCache(Cache):
         batch, length = self.positions.shape
         first = torch.arange(batch, device=columns.device) if rows is None else rows
         self.rows, self.places = rows, (first[:, None] * length + columns).flatten()
+        self.seen = length if seen is None else seen
         return self

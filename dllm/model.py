@@ -144,7 +144,8 @@ class DiffusionLM(BackboneLM):
         embeds = self._embed(tokens, plan.query, row_end, soft, whole=plan.first == 0 and not plan.keep)  # all of a row
         drafted, query = self._drafted(tokens, plan.query, row_end, prompt_len)
         if plan.keep:
-            keys, store = tokens.shape[1], kv.at(rows, plan.query)
+            keys = tokens.shape[1] if plan.seen is None or self.is_compiled else plan.seen
+            store = kv.at(rows, plan.query, keys)
         else:  # attend to the query alone, once to a column that a shorter row repeats
             keys, store = queried(plan, tokens.shape[1]), None
         sees_all = plan.first is not None and not plan.keep and self.spec.block is None and drafted is None
@@ -338,9 +339,7 @@ class DiffusionLM(BackboneLM):
         if isinstance(keys, int):
             keys = torch.arange(keys, device=query.device)[None]
         keys, width = keys.view(len(keys), 1, 1, -1), query.shape[1]
-        allowed = keys < end.view(-1, 1, 1, 1)
-        if self.spec.block is not None or drafted is not None:
-            query = query[:, None, :, None]
+        allowed, query = keys < end.view(-1, 1, 1, 1), query[:, None, :, None]
         if self.spec.block is not None:
             grid = self.spec.grid(prompt_len).view(-1, 1, 1, 1)
             of_key, of_query = ((c - grid).clamp(min=-1) // self.spec.block for c in (keys, query))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ class Plan:
     keep: whether K/V is stored and read. False where every query holds all that its rows see.
     only: nothing but the wanted columns may be decided, because no others have logits yet.
     first: the first column of every row, where all rows compute the same ones with no gap. None: they may not.
+    seen: no row sees this column or one behind it, so their K/V is not read. None: the canvas' end.
     """
 
     rows: Int[Tensor, " R"]
@@ -33,6 +35,7 @@ class Plan:
     keep: bool = True
     only: bool = False
     first: int | None = None
+    seen: int | None = None
 
     @classmethod
     def of(
@@ -41,7 +44,7 @@ class Plan:
         query: Bool[np.ndarray, "R T"],
         all_rows: bool,
         want: Int[np.ndarray, "R F"] | None = None,
-        **options: bool,
+        **options: Any,
     ) -> "Plan":
         """The plan to recompute the columns of `query`."""
         columns, number, to_tensor = pack(query), query.sum(1), torch.from_numpy
@@ -108,7 +111,8 @@ def plans(
         for some in alike(columns[every].sum(1)):
             rows = every[some]
             wanted_here = None if wanted is None else pack(wanted[rows])
-            yield Plan.of(rows, columns[rows], len(rows) == len(chosen), wanted_here, keep=keep)
+            seen = int(progress.end[rows].max())
+            yield Plan.of(rows, columns[rows], len(rows) == len(chosen), wanted_here, keep=keep, seen=seen)
 
 
 def alike(widths: Int[np.ndarray, " R"]) -> list[Int[np.ndarray, " G"]]:

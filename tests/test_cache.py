@@ -190,6 +190,23 @@ def test_columns_beyond_the_end_are_neither_attended_nor_mixed_in() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["full", "shifted_block_causal"])
+def test_columns_that_no_row_of_a_plan_sees_are_not_read(kind: str) -> None:
+    """A slot is as wide as the widest prompt, and a short row's forward should not pay for that."""
+    model = make_model(kind)
+    canvas, end = torch.randint(0, 40, (2, 64)), torch.tensor([24, 22])
+    kv, start = model.new_kv(torch.tensor([6, 6]), 64), torch.tensor([8, 8])
+    want = start[:, None] + torch.arange(BLOCK)
+    with torch.no_grad():
+        for step in (0, 1):
+            (plan,) = WindowCache(0, 0).plan(progress([8, 8], [24, 22], [step] * 2, window=BLOCK), model.spec)
+            assert plan.seen == 24
+            clean = model.logits(canvas, plan, want, end=end, kv=kv)
+            for store in kv._stores():
+                store[:, :, 24:] = float("nan")
+            assert model.logits(canvas, plan, want, end=end, kv=kv).equal(clean)
+
+
 def test_windowed_forward_equals_full_forward() -> None:
     for kind in ("full", "shifted", "block_causal", "shifted_block_causal", "mixed"):
         model = make_model(kind)

@@ -118,6 +118,19 @@ def test_greedy_text_is_the_textbook_loops_batched_and_alone(seed: int, shift: i
         assert [decoded] == run(model, drafter, [prompt], [gen_len])
 
 
+@pytest.mark.parametrize("drafter", [None, MASK_DRAFTS[1], MASK_DRAFTS[3]], ids=repr)
+def test_prompts_of_other_lengths_may_enter_apart(drafter: Drafter | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, widths = make_model(), list[int]()
+    together = run(model, drafter, PROMPTS, GEN_LENS)
+    monkeypatch.setattr("dllm.plan.PADDING", 0)
+    watch = model.backbone.model.register_forward_pre_hook(
+        lambda _module, _args, given: widths.append(len(given["inputs_embeds"])), with_kwargs=True
+    )
+    assert run(model, drafter, PROMPTS, GEN_LENS) == together
+    watch.remove()
+    assert widths[: len(PROMPTS)] == [1] * len(PROMPTS)  # their prompts differ in length
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("seed", range(2))
 def test_wrong_drafts_cost_forwards_and_change_nothing(seed: int, share: float) -> None:
