@@ -35,6 +35,7 @@ from dllm.checkpoint import (
     read_tokenizer,
     shipped_causal_models,
     shipped_models,
+    warn_of_slow_halves,
 )
 from dllm.kv import ColumnCache
 from dllm.layers import hidden_states
@@ -258,7 +259,9 @@ def load_causal(
     entry = first_device(backbone) if placed else None
     model = CausalLM(backbone, tokenizer, Path(name).name, entry=entry)
     attach_all(model, adapter)
-    return model.eval() if placed else model.to(device).eval()
+    model = model.eval() if placed else model.to(device).eval()
+    warn_of_slow_halves(model.device, backbone.dtype)
+    return model
 
 
 def save_causal(model: CausalLM, folder: Path) -> None:

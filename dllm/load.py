@@ -42,6 +42,7 @@ from dllm.checkpoint import (
     shipped_causal_models,
     shipped_models,
     to_dtype,
+    warn_of_slow_halves,
 )
 from dllm.converted.block_routing import BlockRoutedLM, LLaDA2Backbone
 from dllm.converted.probe import probe
@@ -135,6 +136,7 @@ def load_diffusion(
     model = model.eval() if placed else model.to(device).eval()
     if chosen is None:  # what the families' stock classes do is tested
         probe(model)
+    warn_of_slow_halves(model.device, backbone.dtype)
     if compile:
         compile_(model, graphs=compile == "cuda_graphs")
     return model

@@ -318,6 +318,13 @@ def test_the_notebook_runs_from_top_to_bottom(cli, tmp_path: Path, capsys: pytes
     assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 6
 
 
+def test_a_warning_is_one_sentence() -> None:
+    code = "import warnings\nfrom parallelbench.wiring.exits import explained\n"
+    code += "with explained():\n    warnings.warn('slow,\\n but right')\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "warning: slow, but right\n"
+
+
 def test_untracked_results_do_not_make_a_run_dirty() -> None:
     assert not is_dirty("") and not is_dirty("?? decode.svg\n?? page/report.html")
     assert is_dirty(" M README.md") and is_dirty("?? page/report.html\n?? decoders/rules/mine.py")

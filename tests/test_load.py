@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -326,6 +327,29 @@ def test_backbones_that_fail_the_probe_are_refused(tmp_path: Path, config: PreTr
     with pytest.raises(ValueError, match=f"cannot be used as a denoiser: {message}") as error:
         dllm.load(tmp_path, spec=SPEC)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("machine", "able", "dtype", "slow"),
+    [
+        ("x86_64", "AVX2", "bfloat16", True),
+        ("AMD64", "DEFAULT", "float16", True),
+        ("x86_64", "AVX512", "bfloat16", False),
+        ("x86_64", "AVX2", "float32", False),
+        ("arm64", "DEFAULT", "bfloat16", False),
+    ],
+)
+def test_a_dtype_that_the_processor_has_no_instructions_for_is_said_to_be_slow(
+    machine: str, able: str, dtype: str, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: able)
+    for load in (lambda: dllm.load("tiny", dtype=dtype), lambda: dllm.load_causal("tiny-ar", dtype=dtype)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            load()
+        texts = [str(one.message) for one in said if "as slow as float32" in str(one.message)]
+        assert len(texts) == slow and all(text.startswith(dtype) for text in texts)
 
 
 @pytest.mark.parametrize(

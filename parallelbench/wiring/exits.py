@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -19,7 +20,10 @@ def explained() -> Iterator[None]:
     REFUSED: for a ValueError; the mistake was seen before the work began.
     FAILED: for what the operating system refuses after that.
     INTERRUPTED: for Ctrl-C.
+
+    Warnings are one sentence too, without the line of code that they are about.
     """
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(' '.join(str(message).split()))}\n"
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know fewer characters than a file
     try:
