@@ -107,7 +107,7 @@ def warn_of_slow_halves(device: torch.device, dtype: torch.dtype) -> None:
     if on_x86 and dtype.itemsize < 4 and "AVX512" not in torch.backends.cpu.get_cpu_capability():
         warnings.warn(
             f"{str(dtype).removeprefix('torch.')} is several times as slow as float32 on this processor, which has no "
-            "instructions for it; where memory allows, give dtype=float32",
+            "instructions for it; where memory allows, use that",
             stacklevel=3,
         )
 

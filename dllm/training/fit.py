@@ -24,7 +24,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from conf.knobs import In, Knobs, Number, Positive, Share, Weight
-from dllm.checkpoint import replacing
+from dllm.checkpoint import replacing, warn_of_slow_halves
 
 LossFn = Callable[[int, torch.Generator], Tensor]  # number of the batch, randomness -> scalar loss
 LogFn = Callable[[int, Mapping[str, float]], None]  # step, its numbers
@@ -146,6 +146,8 @@ def fit(
     optimizers, trained = _optimizers(model, config), _trained(model)
     start, seconds, losses, held_out = _resume(model, optimizers, identity, checkpoint)
     log = _Log(checkpoint / "log.jsonl", start) if rank == 0 else None
+    if config.precision == "bf16":
+        warn_of_slow_halves(next(model.parameters()).device, torch.bfloat16)
     model.train()
     began = time.perf_counter() - seconds
     done, planned = start * config.accumulate, config.steps * config.accumulate
