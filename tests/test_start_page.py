@@ -66,13 +66,16 @@ def test_what_is_said_twice_or_beaten_is_left_out(tmp_path: Path) -> None:
         return replace(made, records=[replace(record, nfe=nfe, num_tokens=20) for record in made.records])
 
     slow, fast = run("fixed", 1, "none", 20), run("threshold", 0.7, "none", 4)
-    publish([slow, fast, run("eb", 0.1, "none", 6)], tmp_path / "verified")
+    broken = run("klass", 0.5, "none", 3)
+    broken = replace(broken, records=[replace(r, scores=dict.fromkeys(r.scores, 0.0)) for r in broken.records])
+    publish([slow, fast, run("eb", 0.1, "none", 6), broken], tmp_path / "verified")
     caches = [
         run(name, knob, cache, 5) for cache in ("dual", "prefix") for name, knob in (("fixed", 1), ("threshold", 0.7))
     ]
     publish([slow, fast, *caches], tmp_path / "caches")
     page = SCRIPT["start_page"](tmp_path)
     assert "threshold tau=0.7 on tiny: " in page and "eb tau=0.1 on tiny: " not in page
+    assert "klass" not in page
     assert page.count("<li>threshold with cache=dual, prefix: ") == 1 and "fixed with cache" not in page
 
 

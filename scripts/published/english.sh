@@ -88,7 +88,7 @@ page
 close() { sweep suite=all gen_length=64 limit=50 "$@"; }
 close model=smollm2_ar decoder=ar out_dir="$runs/close/ar"
 close model=smollm2_block decoder=self_spec decoder.masks=8 decoder.next=last out_dir="$runs/close/verified"
-close model=smollm2_block "${block[@]}" decoder=fixed,threshold,prefix,eb out_dir="$runs/close/block"
+close model=smollm2_block "${block[@]}" decoder=fixed,threshold,prefix out_dir="$runs/close/block"
 close model=smollm2_block "${block[@]}" decoder=prefix decoder.rule.tau=0.99 out_dir="$runs/close/knobs"
 close model=smollm2_block stop=block_eos cache=sub_block block_length=4 decoder=threshold out_dir="$runs/close/caches"
 python -m parallelbench report "$runs/close" out_dir="$report/close"
