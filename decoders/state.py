@@ -13,7 +13,7 @@ from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
 from decoders.types import NEVER as NEVER
 from decoders.types import Update, View
-from dllm.plan import Plan, Progress
+from dllm.plan import Plan, Progress, padding_on
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec
 
@@ -161,12 +161,12 @@ class DecodeState:
         numbers = (self.start, self.visible_end, self.done, self.prompt_len, self.step, self.origin, self.previous)
         packed = torch.cat([torch.stack(numbers, 1), self.pending, self.fresh], 1).cpu().numpy()
         start, end, done, prompt_len, step, origin, previous = packed[:, : len(numbers)].T
-        flags = packed[:, len(numbers) :] > 0
-        masked, fresh = flags[:, : self.canvas.shape[1]], flags[:, self.canvas.shape[1] :]
+        masked, fresh = np.split(packed[:, len(numbers) :] > 0, 2, 1)
         stands = packed[:, :3] if self.sight is None else None
         self._kept.settle_(stands is not None and self._stood is not None and np.array_equal(stands, self._stood))
         self._stood = stands
-        return Progress(prompt_len, start, end, step, start == origin, previous, done > 0, masked, fresh, self.window)
+        first, padding = start == origin, padding_on(self.canvas.device)
+        return Progress(prompt_len, start, end, step, first, previous, done > 0, masked, fresh, self.window, padding)
 
     @property
     def _columns(self) -> Int[Tensor, " T"]:

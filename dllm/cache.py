@@ -229,7 +229,7 @@ def _finishing(progress: Progress, spec: ModelSpec, chosen: Bool[np.ndarray, " B
     before = progress.between(spec.block_start(progress.previous, progress.prompt_len), begin)
     for number, some in ((1, chosen & (begin == progress.start)), (0, chosen & (begin < progress.start))):
         every = np.flatnonzero(some)
-        for group in alike(before[every].sum(1)):
+        for group in alike(before[every].sum(1), progress.padding):
             rows = every[group]
             want = progress.start[rows, None][:, :number]
             yield Plan.of(

@@ -82,7 +82,7 @@ def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:
     of = torch.arange(batch, device=device).clamp(max=rows - 1)
     columns = torch.arange(-(-width // WIDTH) * WIDTH, device=device).clamp(max=width - 1)
     query = plan.query[of[:, None], columns]
-    return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of], first=None, seen=None), of
+    return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of], first=None), of
 
 
 def lora_layers(backbone: nn.Module) -> dict[str, "LoraLayer"]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-PADDING = 128  # columns that may be computed for nothing before one more forward is cheaper
+PADDING = 128  # columns that a CPU may compute for nothing before one more forward is cheaper
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,18 @@ class Plan:
         query: Bool[np.ndarray, "R T"],
         all_rows: bool,
         want: Int[np.ndarray, "R F"] | None = None,
-        **options: Any,
+        *,
+        keep: bool = True,
+        only: bool = False,
+        seen: int | None = None,
     ) -> "Plan":
         """The plan to recompute the columns of `query`."""
         columns, number, to_tensor = pack(query), query.sum(1), torch.from_numpy
         wanted = None if want is None else to_tensor(want)
-        alike = len(rows) == 1 or bool((query == query[0]).all())
-        first = int(columns[0, 0]) if alike and columns[0, -1] - columns[0, 0] < number[0] else None
-        return cls(to_tensor(rows), to_tensor(columns), to_tensor(number), all_rows, wanted, first=first, **options)
+        same = len(rows) == 1 or bool((query == query[0]).all())
+        first = int(columns[0, 0]) if same and columns[0, -1] - columns[0, 0] < number[0] else None
+        tensors = to_tensor(rows), to_tensor(columns), to_tensor(number)
+        return cls(*tensors, all_rows, wanted, keep, only, first, seen)
 
     def to(self, device: torch.device) -> "Plan":
         if device == self.rows.device:
@@ -72,6 +75,7 @@ class Progress:
     masked: columns still to be filled.
     fresh: columns that the last forward wrote. Their K/V is that of another token.
     window: columns per window.
+    padding: columns that may be computed for nothing before rows of other widths go apart. None: any number.
     """
 
     prompt_len: Int[np.ndarray, " B"]
@@ -84,6 +88,7 @@ class Progress:
     masked: Bool[np.ndarray, "B T"]
     fresh: Bool[np.ndarray, "B T"]
     window: int
+    padding: int | None = None
 
     @property
     def stop(self) -> Int[np.ndarray, " B"]:
@@ -104,29 +109,35 @@ def plans(
     want: Bool[np.ndarray, "B T"] | None = None,
     keep: bool = True,
 ) -> Iterator[Plan]:
-    """Plans for the refreshing rows (columns `wide`, all logits) and the others (`narrow`, logits of `want`). A prompt
-    that enters beside short rows, or beside much shorter prompts, gets a plan of its own."""
+    """Plans for the refreshing rows (columns `wide`, all logits) and the others (`narrow`, logits of `want`). Rows of
+    much different widths get plans of their own, within `progress.padding`."""
     for chosen, columns, wanted in ((refresh, wide, None), (~refresh, narrow, want)):
         every = (chosen & ~progress.done).nonzero()[0]
-        for some in alike(columns[every].sum(1)):
+        for some in alike(columns[every].sum(1), progress.padding):
             rows = every[some]
             wanted_here = None if wanted is None else pack(wanted[rows])
             seen = int(progress.end[rows].max())
             yield Plan.of(rows, columns[rows], len(rows) == len(chosen), wanted_here, keep=keep, seen=seen)
 
 
-def alike(widths: Int[np.ndarray, " R"]) -> list[Int[np.ndarray, " G"]]:
-    """Numbers of rows that are padded to one width, in groups: each with at most PADDING columns more than it would
-    have in two. Widths 9 40 9 300 9 give [0, 1, 2, 4] and [3]. No rows give no groups."""
+def padding_on(device: torch.device) -> int | None:
+    """On a CPU columns cost more than forwards. Elsewhere what one more forward costs was not measured, and where
+    shapes are fixed it costs as much as that of the whole batch."""
+    return PADDING if device.type == "cpu" else None
+
+
+def alike(widths: Int[np.ndarray, " R"], padding: int | None) -> list[Int[np.ndarray, " G"]]:
+    """Numbers of rows that are padded to one width, in groups: each with at most `padding` columns more than it would
+    have in two. With 128, widths 9 40 9 300 9 give [0, 1, 2, 4] and [3]. No rows give no groups."""
     if not len(widths):
         return []
     order = widths.argsort(kind="stable")
     saved = np.arange(1, len(order)) * (widths[order[-1]] - widths[order[:-1]])  # by cutting behind each
-    if not len(saved) or saved.max() <= PADDING:
+    if padding is None or not len(saved) or saved.max() <= padding:
         return [np.arange(len(widths))]
     cut = int(saved.argmax()) + 1
     halves = (np.sort(order[:cut]), np.sort(order[cut:]))
-    return [half[group] for half in halves for group in alike(widths[half])]
+    return [half[group] for half in halves for group in alike(widths[half], padding)]
 
 
 def pack(where: Bool[np.ndarray, "R T"]) -> Int[np.ndarray, "R Q"]:

@@ -11,7 +11,7 @@ from conftest import BLOCK, SPECS, make_model
 from dllm import ModelSpec
 from dllm.cache import BlockCache, DelayedCache, SubBlockCache, WindowCache
 from dllm.layers import sources
-from dllm.plan import PADDING, Plan, Progress, alike
+from dllm.plan import Plan, Progress, alike, padding_on
 
 SPEC = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7)
 SHIFTED = ModelSpec(mask_id=9, eos_ids=(8,), pad_id=7, shift=1)
@@ -84,16 +84,17 @@ def test_plans(cache, spec: ModelSpec, expected: dict) -> None:
 
 
 def test_rows_are_padded_to_one_width_while_that_costs_little() -> None:
-    assert [group.tolist() for group in alike(np.array([9, 40, 9, 300, 9]))] == [[0, 1, 2, 4], [3]]
-    assert alike(np.array([], dtype=int)) == []
+    assert [group.tolist() for group in alike(np.array([9, 40, 9, 300, 9]), 128)] == [[0, 1, 2, 4], [3]]
+    assert [group.tolist() for group in alike(np.array([9, 40, 9, 300, 9]), None)] == [[0, 1, 2, 3, 4]]
+    assert alike(np.array([], dtype=int), 128) == []
     rng = np.random.default_rng(0)
     for _ in range(200):
         widths = rng.choice([9, 17, 60, 200, 500], size=rng.integers(1, 17)) + rng.integers(0, 40)
-        groups = [group.tolist() for group in alike(widths)]
+        groups = [group.tolist() for group in alike(widths, 128)]
         assert sorted(chain(*groups)) == list(range(len(widths))) and all(group == sorted(group) for group in groups)
         for group in groups:  # no cut of a group saves more
             apart = sorted(widths[group].tolist())
-            assert all(k * (apart[-1] - apart[k - 1]) <= PADDING for k in range(1, len(apart)))
+            assert all(k * (apart[-1] - apart[k - 1]) <= 128 for k in range(1, len(apart)))
         ranges = sorted((widths[group].min(), widths[group].max()) for group in groups)
         assert all(low[1] <= high[0] for low, high in pairwise(ranges))
 
@@ -103,6 +104,9 @@ def test_a_long_prompt_enters_apart_from_short_rows(cache) -> None:
     spec = replace(CAUSAL, shift=1) if isinstance(cache, BlockCache) else SPEC
     state = progress(start=[8, 400, 12], end=[12, 404, 16], step=[0, 0, 0])
     state = replace(state, prompt_len=state.start)
+    assert sorted(row for plan in cache.plan(state, spec) for row in plan.rows.tolist()) == [0, 1, 2]
+    assert any({0, 1, 2} == set(plan.rows.tolist()) for plan in cache.plan(state, spec))  # not on a GPU
+    state = replace(state, padding=padding_on(torch.device("cpu")))
     plans = list(cache.plan(state, spec))
     assert sorted(plan.rows.tolist() for plan in plans) == [[0, 2], [1]] and not any(plan.all_rows for plan in plans)
     assert columns(plans) == {row: columns([plan])[row] for plan in plans for row in plan.rows.tolist()}

@@ -21,7 +21,7 @@ from decoders.state import NEVER
 from decoders.verified.accept import GREEDY, Sampling, Verdict, accept_greedy, accept_sampled
 from decoders.verified.drafters import Drafter, Proposal, Text
 from dllm.causal import CausalStream, StreamPlan
-from dllm.plan import alike
+from dllm.plan import alike, padding_on
 from dllm.spec import is_one_of
 
 
@@ -115,8 +115,8 @@ class _Rounds:
             self._take_(rows, proposal)
 
     def parts(self) -> Iterator[tuple[Int[Tensor, " R"], bool]]:
-        """Rows of each forward of a round, and whether it drafts too. A prompt enters apart from rows in their answers
-        (`dllm.plan.alike`)."""
+        """Rows of each forward of a round, and whether it drafts too. Prompts of much different lengths enter
+        apart (`dllm.plan.alike`)."""
         guess = ~self.alone & (self.end - self.last > 3)  # behind this forward's token there is room for a draft
         if self.ahead is None:
             guess = torch.zeros_like(guess)
@@ -124,8 +124,11 @@ class _Rounds:
             guess = guess & (self.count == 0)
         for drafts, chosen in ((True, guess), (False, ~guess)):
             rows = (chosen & ~self.done).nonzero()[:, 0]
-            lead = (self.last - self.stored)[rows].cpu().numpy()
-            yield from ((rows[torch.from_numpy(group).to(rows.device)], drafts) for group in alike(lead))
+            if (padding := padding_on(rows.device)) is not None:
+                lead = (self.last - self.stored)[rows].numpy()
+                yield from ((rows[torch.from_numpy(group)], drafts) for group in alike(lead, padding))
+            elif len(rows):
+                yield rows, drafts
 
     def forward_(self, rows: Int[Tensor, " R"], guess: bool) -> None:
         """One forward: verifies the drafts of the rows, writes what stays, and with `guess` makes their next drafts."""

@@ -85,7 +85,7 @@ on_block decoder=d2f decoder@decoder.decoder=prefix
 page
 
 # 7. Those that the claims are about, closer, in float32, in which verified text is that of ar bit for bit
-close() { sweep suite=all gen_length=64 limit=50 "$@"; }
+close() { python -m parallelbench run -m seed=12 batch_size=32 suite=all gen_length=64 limit=50 "$@"; }
 close model=smollm2_ar decoder=ar out_dir="$runs/close/ar"
 close model=smollm2_block decoder=self_spec decoder.masks=8 decoder.next=last out_dir="$runs/close/verified"
 close model=smollm2_block "${block[@]}" decoder=fixed,threshold,prefix out_dir="$runs/close/block"
