@@ -23,7 +23,8 @@ class Plan:
     keep: whether K/V is stored and read. False where every query holds all that its rows see.
     only: nothing but the wanted columns may be decided, because no others have logits yet.
     first: the first column of every row, where all rows compute the same ones with no gap. None: they may not.
-    seen: no row sees this column or one behind it, so their K/V is not read. None: the canvas' end.
+    seen: no row sees this column or one behind it, so their K/V is not read: at least each row's live end. None: the
+        canvas' end.
     """
 
     rows: Int[Tensor, " R"]

@@ -4,7 +4,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,7 @@ class StaleSuffix:
     def logits(self, canvas: Tensor, plan: Plan, want: Tensor, *, end: Tensor, kv: Any) -> Tensor:
         if plan.query[0, 0] == 0:
             self.attended = end
-        return self.model.logits(canvas, plan, want, end=self.attended, kv=kv)
+        return self.model.logits(canvas, replace(plan, seen=None), want, end=self.attended, kv=kv)
 
 
 @dataclass(frozen=True)
