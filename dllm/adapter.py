@@ -79,14 +79,16 @@ def attach(model: Adaptable, folder: Path) -> None:
 
 
 def attach_all(model: Adaptable, folders: str | Path | Sequence[str | Path] | None) -> None:
-    """Attaches adapters one on another. All but the last become part of the weights.
+    """Attaches adapters one on another. They become part of the weights, so that a forward costs what it costs without
+    them. The last stays attached where it acts at drafted columns only, or where weights are quantised.
 
     folders: folders or names of shipped adapters. Raises ValueError as `attach` does.
     """
-    for i, folder in enumerate(find_adapters(folders)):
-        if i:
-            merge(model)
+    several = find_adapters(folders)
+    for i, folder in enumerate(several, 1):
         attach(model, folder)
+        if i < len(several) or _can_merge(model):
+            merge(model)
 
 
 def brings_mask(folders: str | Path | Sequence[str | Path] | None, mask_id: int) -> bool:
@@ -142,6 +144,13 @@ def merge(model: Adaptable) -> None:
     for layer in layers(model).values():
         layer.merge()
     detach(model)
+
+
+def _can_merge(model: Adaptable) -> bool:
+    """Whether merging keeps what the adapter does."""
+    gated = isinstance(model, DiffusionLM) and model.gate is not None
+    weights = [cast(nn.Linear, layer.get_base_layer()).weight for layer in layers(model).values()]
+    return not gated and all(weight.is_floating_point() and weight.itemsize > 1 for weight in weights)
 
 
 def is_attached(model: Adaptable) -> bool:

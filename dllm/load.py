@@ -74,8 +74,8 @@ def load_diffusion(
     device: a torch device, or "auto" for a GPU where there is one.
     spec: in place of the recognised one. A mapping replaces some of its fields.
     family: in place of the one that config.json names (`dllm.families.FAMILIES`, or "native").
-    adapter: a folder of LoRA weights or the name of a shipped adapter. Of several, all but the last become part of the
-        weights.
+    adapter: a folder of LoRA weights or the name of a shipped adapter, or several. They become part of the weights; the
+        last stays apart where it acts at drafted columns only or where weights are quantised (`dllm.adapter`).
     chat_template: in place of the tokenizer's: "plain" (message contents as they are) or a .jinja file.
     compile: torch.compile the transformer. It takes a minute at first, and on a CPU a C++ compiler. "cuda_graphs": with
         few fixed shapes, each of which a GPU then replays; elsewhere a warning says that it is compiled as with true.

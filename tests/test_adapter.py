@@ -64,7 +64,12 @@ def test_attach_merge_and_detach(tmp_path: Path, rslora: bool, scaling: float) -
     expected, original = by_hand(tmp_path, tensors, scaling), logits(dllm.load(tmp_path))
     assert (expected - original)[..., :39].abs().max() > 0.1
 
-    model = dllm.load(tmp_path, adapter=tmp_path / "adapter")
+    loaded = dllm.load(tmp_path, adapter=tmp_path / "adapter")
+    assert not is_attached(loaded)  # a forward costs nothing more
+    torch.testing.assert_close(logits(loaded), expected, rtol=1e-5, atol=1e-5)
+
+    model = dllm.load(tmp_path)
+    attach(model, tmp_path / "adapter")
     torch.testing.assert_close(logits(model), expected, rtol=1e-5, atol=1e-5)
     assert is_attached(model) and not any(p.requires_grad for n, p in model.named_parameters() if "lora_" in n)
 
