@@ -40,6 +40,7 @@ from dllm.checkpoint import (
 from dllm.kv import ColumnCache
 from dllm.layers import hidden_states
 from dllm.model import DiffusionLM
+from dllm.products import multiply_few_columns_fast_
 from dllm.spec import SPEC_FILE
 from dllm.text import BackboneLM
 
@@ -261,6 +262,7 @@ def load_causal(
     attach_all(model, adapter)
     model = model.eval() if placed else model.to(device).eval()
     warn_of_slow_halves(model.device, backbone.dtype)
+    multiply_few_columns_fast_(backbone)
     return model
 
 

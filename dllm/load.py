@@ -50,6 +50,7 @@ from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
+from dllm.products import multiply_few_columns_fast_
 from dllm.spec import SPEC_FILE, ModelSpec
 from dllm.vision.dimple import DimpleBackbone
 from dllm.vision.seeing import VisionLM, read_processor
@@ -139,6 +140,8 @@ def load_diffusion(
     warn_of_slow_halves(model.device, backbone.dtype)
     if compile:
         compile_(model, graphs=compile == "cuda_graphs")
+    else:
+        multiply_few_columns_fast_(model.backbone)
     return model
 
 
