@@ -25,6 +25,7 @@ from dllm.adapter import attach_all
 from dllm.checkpoint import (
     ASSETS,
     RESCALED,
+    check_folder,
     check_weights,
     find_file,
     first_device,
@@ -247,6 +248,7 @@ def load_causal(
     check(load_causal, adapter=adapter)
     name = str(name_or_path)
     path = str(ASSETS / name if name in (*shipped_causal_models(), *shipped_models()) else name_or_path)
+    check_folder(name)
     device, pretrained, hub = prepare(device, pretrained)
     with one_sentence(name, shipped_causal_models()):
         config = _config(path, hub)

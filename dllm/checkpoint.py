@@ -43,6 +43,15 @@ def shipped_causal_models() -> list[str]:
     return sorted({path.parent.name for path in ASSETS.glob("*/config.json")} - set(shipped_models()))
 
 
+def check_folder(name: str) -> None:
+    """Raises ValueError for a folder of the config that is not there, before it is looked for on the hub, where no id
+    begins with models/."""
+    if Path(name).parts[:1] == ("models",) and not Path(name).is_dir():
+        made = Path(name).name == "smollm2"
+        how = f"make it: python -m dllm.training.smollm2 {name} (docs/training.md)" if made else "give one that is"
+        raise ValueError(f"the folder {name} is not here; {how}")
+
+
 def prepare(
     device: torch.device | str, pretrained: Mapping[str, Any]
 ) -> tuple[torch.device | str, dict[str, Any], dict[str, Any]]:

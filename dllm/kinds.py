@@ -8,7 +8,16 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_
 
 from conf.knobs import Weight, check
 from dllm.causal import load_causal
-from dllm.checkpoint import ASSETS, HUB, find_file, raw_config, read_tokenizer, shipped_causal_models, shipped_models
+from dllm.checkpoint import (
+    ASSETS,
+    HUB,
+    check_folder,
+    find_file,
+    raw_config,
+    read_tokenizer,
+    shipped_causal_models,
+    shipped_models,
+)
 from dllm.families import recognise
 from dllm.guidance import Guided
 from dllm.load import load_diffusion
@@ -28,10 +37,11 @@ def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options:
         that a diffusion model is meant, unless config.json says that the model is recurrent.
 
     Raises ValueError as `load_diffusion` does, for options of another kind of model, and, before the hub is asked, for
-    a name that is nearly a shipped model's.
+    a name that is nearly a shipped model's and a folder that is not there.
     """
     check(load, name_or_path=name_or_path, guidance=guidance)
     _check_spelling(str(name_or_path))
+    check_folder(str(name_or_path))
     kind = _kind(name_or_path, options)
     if kind == "diffusion":
         model = load_diffusion(name_or_path, **options)

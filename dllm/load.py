@@ -31,6 +31,7 @@ from dllm.canvases import CanvasLM
 from dllm.checkpoint import (
     ASSETS,
     RESCALED,
+    check_folder,
     check_weights,
     find_file,
     first_device,
@@ -95,6 +96,7 @@ def load_diffusion(
             f"dllm.load_causal, or run it with model={str(name_or_path).replace('-', '_')} decoder=ar"
         )
     path = str(ASSETS / str(name_or_path) if str(name_or_path) in shipped_models() else name_or_path)
+    check_folder(str(name_or_path))
     device, pretrained, hub = prepare(device, pretrained)
     with one_sentence(str(name_or_path), shipped_models()):
         raw = raw_config(path, hub)

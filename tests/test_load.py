@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -433,3 +434,23 @@ def test_a_compiled_model_decodes_the_same() -> None:
         for batch_size in (5, 2):
             parts = {"decoder": Decoder(Threshold(0.9)), "cache": cache, "batch_size": batch_size}
             assert generate(compiled, prompts, **parts) == generate(plain, prompts, **parts)
+
+
+@pytest.mark.parametrize("load", [dllm.load, load_diffusion, dllm.load_causal])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("models/smollm2", r"make it: python -m dllm\.training\.smollm2 models/smollm2"),
+        ("models/other", "give one that is"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(
+    load: Callable[..., object], name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*args: object, **kwargs: object) -> None:
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dllm.checkpoint.cached_file", ask)
+    with pytest.raises(ValueError, match=f"^the folder {name} is not here; {how}"):
+        load(name)

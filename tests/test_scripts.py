@@ -23,7 +23,8 @@ ROOT = Path(__file__).parent.parent
 BENCHES = {
     "step.py": ("batch=1 block=4 vocab=300 repeats=1", "threshold"),
     "cache.py": ("shape=toy batch=1 prompt=4 gen=4 block=2 k=2 caches=none", "none"),
-    "speed.py": ("batch_size=1 repeats=1", "credit 0.9"),
+    "speed.py": ("batch_size=2 repeats=1 tasks=2", "credit 0.9"),
+    "products.py": ("repeats=1", "576 -> 49152"),
     "operations.py": ("cache=dual by=line", "   1 dllm/model.py"),
 }
 SHELL = [path for folder in ("bench", "published", ".") for path in sorted((ROOT / "scripts" / folder).glob("*.sh"))]
@@ -37,7 +38,7 @@ def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.Comple
 
 
 @pytest.mark.parametrize(
-    "name", ["step.py", "cache.py", *(pytest.param(n, marks=pytest.mark.slow) for n in ("speed.py", "operations.py"))]
+    "name", ["step.py", "cache.py", "speed.py", "products.py", pytest.param("operations.py", marks=pytest.mark.slow)]
 )
 def test_a_benchmark_runs(name: str) -> None:
     options, row = BENCHES[name]

