@@ -41,7 +41,7 @@ from dllm.checkpoint import (
 from dllm.kv import ColumnCache
 from dllm.layers import hidden_states
 from dllm.model import DiffusionLM
-from dllm.products import multiply_few_columns_fast_
+from dllm.products import use_fast_products_
 from dllm.spec import SPEC_FILE
 from dllm.text import BackboneLM
 
@@ -264,7 +264,7 @@ def load_causal(
     attach_all(model, adapter)
     model = model.eval() if placed else model.to(device).eval()
     warn_of_slow_halves(model.device, backbone.dtype)
-    multiply_few_columns_fast_(backbone)
+    use_fast_products_(backbone)
     return model
 
 

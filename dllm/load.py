@@ -51,7 +51,7 @@ from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, Family, recognise
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
-from dllm.products import multiply_few_columns_fast_
+from dllm.products import use_fast_products_
 from dllm.spec import SPEC_FILE, ModelSpec
 from dllm.vision.dimple import DimpleBackbone
 from dllm.vision.seeing import VisionLM, read_processor
@@ -143,7 +143,7 @@ def load_diffusion(
     if compile:
         compile_(model, graphs=compile == "cuda_graphs")
     else:
-        multiply_few_columns_fast_(model.backbone)
+        use_fast_products_(model.backbone)
     return model
 
 

@@ -1,4 +1,4 @@
-"""Products of a few columns: the same numbers in the other order, and only where it was measured to be faster."""
+"""Fast products: the same numbers in another form, and only where it was measured to be faster."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,26 +6,59 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import dllm
 from dllm import products
-from dllm.products import FEW, FewColumns, multiply_few_columns_fast_
+from dllm.products import FEW, FastLinear, use_fast_products_
 
 
+@pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(n, 1) for n in range(1, FEW + 3)] + [(1, 5), (2, 3), (0, 4)])
-def test_it_is_a_linear_layer(shape: tuple[int, int], bias: bool) -> None:
+@pytest.mark.parametrize("shape", [(n, 1) for n in range(1, FEW + 3)] + [(1, 5), (2, 3), (3, 5), (0, 4)])
+def test_it_is_a_linear_layer(
+    shape: tuple[int, int], bias: bool, gradients: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "TOKENS", 40)  # a head
     torch.manual_seed(0)
-    plain, few = nn.Linear(24, 40, bias), FewColumns(24, 40, bias)
+    plain, few = nn.Linear(24, 40, bias), FastLinear(24, 40, bias)
     few.load_state_dict(plain.state_dict())
-    mine, theirs = (torch.randn(*shape, 24).requires_grad_() for _ in range(2))
-    theirs.data.copy_(mine.data)
+    x = torch.randn(*shape, 24)
+    if not gradients:
+        with torch.inference_mode():
+            torch.testing.assert_close(few(x), plain(x))
+        return
+    mine, theirs = (x.clone().requires_grad_() for _ in range(2))
     torch.testing.assert_close(few(mine), plain(theirs))
     few(mine).square().sum().backward()
     plain(theirs).square().sum().backward()
     torch.testing.assert_close(mine.grad, theirs.grad)
     torch.testing.assert_close(few.weight.grad, plain.weight.grad)
+
+
+@pytest.mark.parametrize(
+    ("columns", "of_head", "of_layer"), [(1, ["mm"], ["mm"]), (FEW, ["mm"], ["mm"]), (FEW + 1, ["onednn"], ["mm"])]
+)
+def test_more_columns_of_a_head_go_to_onednn(
+    columns: int, of_head: list[str], of_layer: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "TOKENS", 40)
+    kinds = {"aten.mm.default": "mm", "mkldnn._linear_pointwise.default": "onednn"}
+
+    class Called(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.extend([kinds[str(func)]] if str(func) in kinds else [])
+            return func(*args, **kwargs or {})
+
+    for width, expected in ((40, of_head), (39, of_layer)):
+        called: list[str] = []
+        with torch.no_grad(), Called():
+            FastLinear(24, width, bias=False)(torch.randn(columns, 24))
+        assert called == expected
+    monkeypatch.setattr(products, "_has_onednn", lambda: False)
+    with torch.no_grad():
+        FastLinear(24, 40)(torch.randn(columns, 24))
 
 
 def backbone(**change: Any) -> PreTrainedModel:
@@ -34,7 +67,7 @@ def backbone(**change: Any) -> PreTrainedModel:
 
 
 def fast(model: nn.Module) -> set[str]:
-    return {name for name, layer in model.named_modules() if type(layer) is FewColumns}
+    return {name for name, layer in model.named_modules() if type(layer) is FastLinear}
 
 
 @pytest.fixture
@@ -47,7 +80,7 @@ def amd(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_the_wide_layers_of_a_large_model_are_fast(amd: pytest.MonkeyPatch) -> None:
     model = backbone(tie_word_embeddings=True)
-    multiply_few_columns_fast_(model)
+    use_fast_products_(model)
     mlp = {f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up", "down")}
     assert fast(model) == mlp | {"lm_head"}
     assert model.lm_head.weight is model.model.embed_tokens.weight
@@ -68,7 +101,7 @@ def test_the_wide_layers_of_a_large_model_are_fast(amd: pytest.MonkeyPatch) -> N
 def test_others_stay_as_they_are(amd: pytest.MonkeyPatch, otherwise: Callable[..., object]) -> None:
     model = backbone()
     otherwise(amd, model)
-    multiply_few_columns_fast_(model)
+    use_fast_products_(model)
     assert not fast(model)
 
 
