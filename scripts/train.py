@@ -61,6 +61,11 @@ def train(config: dict[str, Any]) -> None:
             raise ValueError(f"lora={config['lora']} adapts a model that is there; name it with init=")
         tokenizer = build_tokenizer(phrases(**(config["tokenizer"] or {})))
         model = instantiate(config["model"], _convert_="all")(tokenizer).to(device)
+        if objective_of.func is NextToken and isinstance(model, DiffusionLM):
+            raise ValueError(
+                "objective=next_token trains an autoregressive LM, and init=null with this model makes a diffusion LM; "
+                "give init=tiny-ar or another causal LM, or model._target_=dllm.training.scratch_causal"
+            )
     else:
         causal = objective_of.func is NextToken
         model = start_from(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -14,6 +15,7 @@ from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.stats import protocol
 from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.overrides import leave_recipe_of_other_data
 from parallelbench.wiring.sweeper import GridsSweeper
 
 PACKAGED = ("experiment", "launcher", "recipe")  # settings of other groups
@@ -58,6 +60,27 @@ def test_every_recipe_composes_and_instantiates(recipe: str) -> None:
         config = compose(root, [f"recipe={recipe}", *sources])
     for part in ("fit", "objective", "data"):
         assert part not in config or instantiate(config[part], _convert_="all") is not None
+
+
+@pytest.mark.parametrize("recipe", [name for name, root in RECIPES.items() if root == "train"])
+def test_every_recipe_of_training_takes_rows_of_one_s_own(recipe: str) -> None:
+    words = [f"recipe={recipe}", "data=rows", "data.source=mine.jsonl", "data.prompt=question"]
+    with initialize_config_module("conf", version_base=None):
+        config = compose("train", words)
+    leave_recipe_of_other_data(config, words)
+    rows = instantiate(config.data, _convert_="all")
+    assert (rows.source, rows.prompt, rows.answer) == ("mine.jsonl", "question", "answer")
+    del config.data  # a recipe without data
+    leave_recipe_of_other_data(config, words)
+
+
+def test_a_setting_that_the_data_do_not_have_is_still_refused() -> None:
+    words = ["recipe=tiny_ar", "data=rows", "data.source=mine.jsonl", "+data.packs=3"]
+    with initialize_config_module("conf", version_base=None):
+        config = compose("train", words)
+    leave_recipe_of_other_data(config, words)
+    with pytest.raises(InstantiationException, match="unexpected keyword argument 'packs'"):
+        instantiate(config.data)
 
 
 @pytest.mark.parametrize(

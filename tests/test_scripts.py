@@ -66,6 +66,7 @@ def test_a_step_asks_for_few_operations() -> None:
         ("train fit={stepz:3}", "fit.stepz is no setting of this run; the nearest is fit.steps, and `python scripts/"),
         ("train recipe=tinny", "recipe=tinny is not there; the nearest is recipe=tiny, and `ls conf/recipe` shows"),
         ("train fit.steps=many", "error: fit.steps='many'; give a whole number"),
+        ("train recipe=tiny_ar", "error: objective=next_token trains an autoregressive LM, and init=null"),
         ("train fit.steps=[3", "fit.steps=[3 is not in Hydra's grammar"),
         ("train data.weights.puzzle/sudoku_n4=5", 'write "data.weights={puzzle/sudoku_n4: 5}"'),
         ("train foo", "'foo' is no setting; write settings as KEY=VALUE"),

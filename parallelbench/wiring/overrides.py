@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -76,6 +78,7 @@ def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
     @wraps(work)
     def task(config: DictConfig) -> None:
         with explained(), in_one_sentence():
+            leave_recipe_of_other_data(config, HydraConfig.get().overrides.task)
             check_parts(OmegaConf.to_container(config, resolve=True))
             work(config)
 
@@ -88,6 +91,15 @@ def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
             words = [_values(_parsed(word))[0] for word in given]
             with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
                 raise ValueError(_with_nearest(error, words, [], root)) from error
+
+
+def leave_recipe_of_other_data(config: DictConfig, given: Sequence[str]) -> None:
+    """What a recipe says of its own data is not for others that the command line chooses: `recipe=smollm2_block
+    data=rows data.source=FILE`."""
+    keys = [_parsed(override).key_or_group for override in given]
+    if "data" in keys and config.get("data") is not None:
+        taken = signature(hydra.utils.get_class(config.data["_target_"])).parameters
+        config.data = {k: v for k, v in config.data.items() if k in ("_target_", *taken) or f"data.{k}" in keys}
 
 
 def check_values(config: DictConfig, fits: bool) -> None:

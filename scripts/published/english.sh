@@ -3,22 +3,26 @@
 # results/published/english, with english/ranks-*, which of the decoders' rankings hold on it, and english/close, those
 # that the claims are about over 50 samples a task.
 #   bash scripts/published/english.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
-# Hours of one CPU core: one second of it a sample by threshold 0.9, so two minutes a configuration at 8 samples a task
-# and a quarter of an hour at 50. bfloat16 is for processors with instructions for it, with AVX2 alone it takes nine times
-# as long as float32: DTYPE=float32. The parts come in the order of their use, and the page is made after part 3 and at
-# the end. Interrupted, the same command goes on, also with more samples. Latency means nothing here: the slots share it.
-# wino takes no model with token shift.
+# Three to twenty minutes of one CPU core a run of 50 samples a task, so some ten hours in all. bfloat16 is for processors
+# with instructions for it, with AVX2 alone it takes nine times as long as float32: DTYPE=float32. The parts come in the
+# order of their use, and the page is made after part 4 and at the end. Interrupted, the same command goes on, also with
+# more samples. It begins with the runs that are published (REPORT_DIR/runs.tar.xz), so that those are decoded which are
+# not there yet. Latency means nothing here: the slots share it. wino takes no model with token shift.
 set -euo pipefail
 runs=${1:-results/runs/english-page}
 report=${2:-results/published/english}
-limit=${3:-8}
+limit=${3:-50}
 few=$(((limit + 9) / 10))
 [ -d models/smollm2 ] || python -m dllm.training.smollm2 models/smollm2
+mkdir -p "$runs"
+published=$report/runs.tar.xz
+[ -d "$runs/smollm2" ] || [ -n "${DTYPE:-}" ] || [ ! -f "$published" ] || tar xJf "$published" -C "$runs"
 block=(cache=block block_length=8 stop=block_eos)
-sweep() { python -m parallelbench run -m seed=12 batch_size=16 "$@"; }
+sweep() { python -m parallelbench run -m seed=12 batch_size=64 "$@"; }
 english() { sweep suite=all gen_length=64 limit="$limit" model.dtype="${DTYPE:-bfloat16}" "$@"; }
 page() {
   python -m parallelbench report "$runs/smollm2" out_dir="$report"
+  [ ! -d "$runs/smollm2" ] || tar cJf "$published" -C "$runs" --exclude '*.tmp' smollm2
   for twin in tiny tiny-block; do
     python -m parallelbench analyze compare "$runs/$twin" "$runs/smollm2/block" out_dir="$report/ranks-$twin"
   done
@@ -33,7 +37,7 @@ python scripts/answer.py model.name_or_path=models/smollm2 prompts="$chat/prompt
   limit=1100 batch_size=20 threads=1
 asked() {
   sweep suite=prompts suite.tasks.0.source="$chat/answers.jsonl" suite.tasks.0.answer=answer suite.tasks.0.check=same \
-    gen_length=null limit=500 out_dir="$runs/chat" "$@"
+    gen_length=null limit=500 batch_size=16 out_dir="$runs/chat" "$@"
 }
 asked model=smollm2 decoder=ar,prompt_lookup
 asked model=smollm2_draft decoder=self_spec decoder.masks=4 batch_size=2
