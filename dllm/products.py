@@ -25,6 +25,8 @@ class FastLinear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "... I"]) -> Float[Tensor, "... O"]:
         columns = input.shape[:-1].numel()
+        if input.dtype != torch.float32 or not input.is_cpu or torch.is_autocast_enabled("cpu"):
+            return super().forward(input)  # it was moved since, or is trained in 16 bits
         if 1 <= columns <= FEW:
             return self._in_other_order(input.reshape(columns, -1)).view(*input.shape[:-1], -1)
         if self.out_features < TOKENS or torch.is_grad_enabled() or not columns or not _has_onednn():

@@ -61,6 +61,20 @@ def test_more_columns_of_a_head_go_to_onednn(
         FastLinear(24, 40)(torch.randn(columns, 24))
 
 
+@pytest.mark.parametrize("columns", [3, FEW + 1])
+def test_other_numbers_are_those_of_a_linear_layer(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model may be moved after it was loaded, and trained under autocast."""
+    monkeypatch.setattr(products, "TOKENS", 40)
+    plain, few = nn.Linear(24, 40), FastLinear(24, 40)
+    few.load_state_dict(plain.state_dict())
+    x = torch.randn(columns, 24)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert few(x).equal(plain(x)) and few(x.bfloat16()).equal(plain(x.bfloat16()))
+    for dtype in (torch.float64, torch.bfloat16):
+        with torch.no_grad():
+            assert few.to(dtype)(x.to(dtype)).equal(plain.to(dtype)(x.to(dtype)))
+
+
 def backbone(**change: Any) -> PreTrainedModel:
     sizes = {"hidden_size": 64, "intermediate_size": 2048, "num_hidden_layers": 1, "num_attention_heads": 2}
     return LlamaForCausalLM(LlamaConfig(**sizes | {"vocab_size": 2048} | change))
