@@ -39,9 +39,8 @@ from dllm.checkpoint import (
     warn_of_slow_halves,
 )
 from dllm.kv import ColumnCache
-from dllm.layers import hidden_states
+from dllm.layers import hidden_states, use_fast_products_
 from dllm.model import DiffusionLM
-from dllm.products import use_fast_products_
 from dllm.spec import SPEC_FILE
 from dllm.text import BackboneLM
 

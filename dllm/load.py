@@ -49,9 +49,9 @@ from dllm.converted.block_routing import BlockRoutedLM, LLaDA2Backbone
 from dllm.converted.probe import probe
 from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, Family, recognise
+from dllm.layers import use_fast_products_
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
-from dllm.products import use_fast_products_
 from dllm.spec import SPEC_FILE, ModelSpec
 from dllm.vision.dimple import DimpleBackbone
 from dllm.vision.seeing import VisionLM, read_processor

@@ -1,4 +1,4 @@
-"""What `dllm.products` saves on this processor: the time of a linear layer over that of a `FastLinear`.
+"""What `dllm.layers.FastLinear` saves on this processor: the time of a linear layer over that of a `FastLinear`.
 
     python scripts/bench/products.py [threads=1] [repeats=9]
 
@@ -13,7 +13,7 @@ import time
 import torch
 from torch import nn
 
-from dllm.products import FastLinear
+from dllm.layers import FastLinear
 from parallelbench.report.options import split_options
 from parallelbench.wiring.exits import explained
 

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import dllm
-from dllm import products
-from dllm.products import FEW, FastLinear, use_fast_products_
+from dllm import layers
+from dllm.layers import FEW, FastLinear, use_fast_products_
 
 
 @pytest.mark.parametrize("gradients", [True, False])
@@ -20,7 +20,7 @@ from dllm.products import FEW, FastLinear, use_fast_products_
 def test_it_is_a_linear_layer(
     shape: tuple[int, int], bias: bool, gradients: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "TOKENS", 40)  # a head
+    monkeypatch.setattr(layers, "TOKENS", 40)  # a head
     torch.manual_seed(0)
     plain, few = nn.Linear(24, 40, bias), FastLinear(24, 40, bias)
     few.load_state_dict(plain.state_dict())
@@ -43,7 +43,7 @@ def test_it_is_a_linear_layer(
 def test_more_columns_of_a_head_go_to_onednn(
     columns: int, of_head: list[str], of_layer: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "TOKENS", 40)
+    monkeypatch.setattr(layers, "TOKENS", 40)
     kinds = {"aten.mm.default": "mm", "mkldnn._linear_pointwise.default": "onednn"}
 
     class Called(TorchDispatchMode):
@@ -56,7 +56,7 @@ def test_more_columns_of_a_head_go_to_onednn(
         with torch.no_grad(), Called():
             FastLinear(24, width, bias=False)(torch.randn(columns, 24))
         assert called == expected
-    monkeypatch.setattr(products, "_has_onednn", lambda: False)
+    monkeypatch.setattr(layers, "_has_onednn", lambda: False)
     with torch.no_grad():
         FastLinear(24, 40)(torch.randn(columns, 24))
 
@@ -64,7 +64,7 @@ def test_more_columns_of_a_head_go_to_onednn(
 @pytest.mark.parametrize("columns", [3, FEW + 1])
 def test_other_numbers_are_those_of_a_linear_layer(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model may be moved after it was loaded, and trained under autocast."""
-    monkeypatch.setattr(products, "TOKENS", 40)
+    monkeypatch.setattr(layers, "TOKENS", 40)
     plain, few = nn.Linear(24, 40), FastLinear(24, 40)
     few.load_state_dict(plain.state_dict())
     x = torch.randn(columns, 24)
@@ -86,9 +86,9 @@ def fast(model: nn.Module) -> set[str]:
 
 @pytest.fixture
 def amd(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(products, "_on_amd", lambda: True)
+    monkeypatch.setattr(layers, "_on_amd", lambda: True)
     monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
-    monkeypatch.setattr(products, "LARGE", 2**20)
+    monkeypatch.setattr(layers, "LARGE", 2**20)
     return monkeypatch
 
 
@@ -103,9 +103,9 @@ def test_the_wide_layers_of_a_large_model_are_fast(amd: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "otherwise",
     [
-        lambda patch, model: patch.setattr(products, "_on_amd", lambda: False),
+        lambda patch, model: patch.setattr(layers, "_on_amd", lambda: False),
         lambda patch, model: patch.setattr("torch.backends.mkl.is_available", lambda: False),
-        lambda patch, model: patch.setattr(products, "LARGE", 2**30),
+        lambda patch, model: patch.setattr(layers, "LARGE", 2**30),
         lambda patch, model: model.to(torch.bfloat16),
         lambda patch, model: model.to(torch.float64),
         lambda patch, model: model.to("meta"),
@@ -122,8 +122,8 @@ def test_others_stay_as_they_are(amd: pytest.MonkeyPatch, otherwise: Callable[..
 @pytest.mark.parametrize(("info", "expected"), [("vendor_id : AuthenticAMD", True), ("GenuineIntel", False)])
 def test_the_processor_is_known(info: str, expected: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpuinfo").write_text(info)
-    monkeypatch.setattr(products, "Path", lambda name: tmp_path / "cpuinfo")
-    assert products._on_amd() is expected
+    monkeypatch.setattr(layers, "Path", lambda name: tmp_path / "cpuinfo")
+    assert layers._on_amd() is expected
 
 
 @pytest.mark.parametrize(("load", "name"), [(dllm.load, "tiny"), (dllm.load_causal, "tiny-ar")])
