@@ -57,8 +57,10 @@ def test_more_columns_of_a_head_go_to_onednn(
             FastLinear(24, width, bias=False)(torch.randn(columns, 24))
         assert called == expected
     monkeypatch.setattr(layers, "_has_onednn", lambda: False)
-    with torch.no_grad():
-        FastLinear(24, 40)(torch.randn(columns, 24))
+    called = []
+    with torch.no_grad(), Called():
+        FastLinear(24, 40, bias=False)(torch.randn(columns, 24))
+    assert called == ["mm"]
 
 
 @pytest.mark.parametrize("columns", [3, FEW + 1])
