@@ -104,6 +104,11 @@ class Decoder(Knobs):
         return any(part.needs_noise for part in self.tree())
 
     @property
+    def needs_one_block(self) -> bool:
+        """Whether it cannot decide several open blocks of a row."""
+        return any(part.needs_one_block for part in self.tree())
+
+    @property
     def identity(self) -> str:
         """A text that tells the decoder's learned weights from others, empty where it has none."""
         return "".join(part.identity for part in self.tree())

@@ -148,7 +148,7 @@ def decode_queue(
                 state.budget[plan.rows] += 1  # this forward may have had nothing to commit
             state.apply_(view.tokens, view.live, update)
             state.cut_(stop(state), update.hold)
-            state.advance_(update.hold)
+            state.advance_(None if update.hold is None else torch.where(update.hold, state.start, state.end))
             if on_step is not None:
                 on_step(state, view, update)
             del view, update  # they hold the logits

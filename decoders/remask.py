@@ -71,6 +71,7 @@ class Wino(Revise):
 
     keep: Share = 0.9
     needs_shadow: ClassVar[bool] = True
+    needs_one_block: ClassVar[bool] = True
 
     def check(self, spec: ModelSpec) -> None:
         if spec.noise:
@@ -286,6 +287,7 @@ class Renoise(Revise):
     """
 
     needs_noise: ClassVar[bool] = True
+    needs_one_block: ClassVar[bool] = True
     steps: Count = 48
     stable: Number = 1
     confident: Weight = 0.005

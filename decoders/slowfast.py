@@ -1,6 +1,7 @@
 """SlowFast sampling (arXiv 2506.10848) as its authors released it. `Horizon` is our reading of the paper's text."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -32,6 +33,7 @@ class SlowFast(Revise):
     agree, spread: so many estimates in a row agree when their standard deviation is below `spread` columns.
     """
 
+    needs_one_block: ClassVar[bool] = True
     tau: Positive = 0.9
     see: Share = 0.3
     explore: Count = 6

@@ -320,11 +320,11 @@ class DecodeState:
             self.end = end if hold is None else torch.where(hold, self.end, end)
             self._kept.set_aside_()
 
-    def advance_(self, hold: Bool[Tensor, " B"] | None = None) -> None:
-        """Moves rows whose window is full, and not held, to the next window with something to fill. Rows that have
-        reached their live end or spent their budget are done."""
+    def advance_(self, held: Int[Tensor, " B"] | None = None) -> None:
+        """Moves rows whose window is full to the next window with something to fill, and not past the one at column
+        `held`. Rows that have reached their live end or spent their budget are done."""
         start = self._next_start()
-        start = start if hold is None else torch.where(hold, self.start, start)
+        start = start if held is None else torch.minimum(held, start)
         leaves = start != self.start
         if self.sight is not None:
             self.sight = torch.where(leaves, self.canvas.shape[1], self.sight)

@@ -111,6 +111,7 @@ class Part(Knobs):
     needs_decided: the part reads logits at positions that are decided already. A decoder with a revision always gets
         them.
     needs_noise: the part shows undecided positions noise, which takes a model with `spec.noise`.
+    needs_one_block: the part says what the model sees in its window or behind it, so that it takes one block at a time.
     steps: forwards per window that the part was given, 0 where it plans none. A row is given up after twice as many.
     """
 
@@ -118,6 +119,7 @@ class Part(Knobs):
     needs_reference: ClassVar[bool] = False
     needs_decided: ClassVar[bool] = False
     needs_noise: ClassVar[bool] = False
+    needs_one_block: ClassVar[bool] = False
     steps: int = 0
 
     @property
@@ -179,6 +181,8 @@ class Revise(Part, ABC):
 
 class SoftStep(Part, ABC):
     """What the positions that stay masked show the model in the next forward."""
+
+    needs_one_block: ClassVar[bool] = True
 
     @abstractmethod
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft: ...

@@ -10,6 +10,7 @@ from conftest import make_model
 
 import dllm
 from decoders import (
+    ConfidenceDrop,
     Credit,
     Decoder,
     EntropyThreshold,
@@ -17,14 +18,19 @@ from decoders import (
     Factor,
     FixedK,
     Klass,
+    LoopRemask,
+    LoopRule,
     Never,
     Oracle,
     RunningSet,
+    SlowFast,
+    Smoothing,
     StopRule,
     StrictEos,
     Threshold,
     TokenEdit,
     WideIn,
+    Wino,
     decode,
     decode_running,
 )
@@ -52,11 +58,17 @@ MORE = [
     ("shifted_block_causal", BlockCache(), Decoder(Factor()), BlockEos()),
     ("context_causal", NO_CACHE, Decoder(FixedK(3), confidence="left_to_right"), StrictEos()),
 ]
+REVISED = [
+    ("full", DUAL, Decoder(Threshold(0.3), revise=TokenEdit(0.2, 5)), BlockEos()),
+    ("block_causal", BlockCache(), Decoder(Threshold(0.3), revise=TokenEdit(0.2, 5)), BlockEos()),
+    ("shifted_block_causal", NO_CACHE, Decoder(FixedK(2), revise=ConfidenceDrop(1.0)), StrictEos()),
+    ("context_causal", BlockCache(), Decoder(LoopRule(4, 2, 2, 3), revise=LoopRemask(4, 2, 2, 3)), StrictEos()),
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "cache", "decoder", "stop"),
-    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+    [*CASES, *REVISED, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
     ids=repr,
 )
 def test_one_block_is_decode_and_several_are_alike_batched_and_alone(
@@ -139,7 +151,12 @@ def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             RunningSet(**knob)
-    refused("hold one block, and a running set has several", decoder=Decoder(WideIn(), revise=TokenEdit()))
+    for decoder in (
+        Decoder(Threshold(), soft=Smoothing()),
+        Decoder(WideIn(), revise=Wino()),
+        Decoder(FixedK("all"), revise=SlowFast()),
+    ):
+        refused("says what the model sees of its block", decoder=decoder)
     refused("with a running set use cache=none", cache=DelayedCache())
     refused("looks at predictions in one window", stop=Eotp())
     refused("needs a block-causal model", cache=BlockCache())

@@ -1,8 +1,9 @@
 """The state machine of a running set: which blocks of a row are open, which of them must commit, and when they leave.
 
-A block is inactive until it is opened, active while it has masks, complete when it has none, and cached as soon as all
-before it are complete too. Rows hold lanes: lane k of a row is the k-th block from its first unfinished one on. To a
-decoder each lane is a row of its own, so that every rule, transform and memory works on blocks as it always does.
+A block is inactive until it is opened, active while it has masks or its decoder holds it, complete when neither is so,
+and cached as soon as all before it are complete too. Until then a revision may change it. Rows hold lanes: lane k of a
+row is the k-th block from its first unfinished one on. To a decoder each lane is a row of its own, so that every rule,
+transform and memory works on blocks as it always does.
 """
 
 from collections.abc import Sequence
@@ -44,18 +45,21 @@ class Flight:
 
     end: the column behind the last open block.
     steps: forwards that the block of each lane has been open for.
+    held: lanes that the decoder's last step holds in their block though it is full.
     """
 
     how: RunningSet
     end: Int[Tensor, " B"]
     steps: Int[Tensor, "B K"]
+    held: Bool[Tensor, "B K"]
 
     @classmethod
     def begin(cls, how: RunningSet, state: DecodeState) -> "Flight":
         """Only each row's first block is open."""
         blocks = -(-int((state.end - state.start).max()) // state.window)
         lanes = blocks if how.buffer is None else min(how.buffer, blocks)
-        return cls(how, state.start + state.window, state.start.new_zeros(len(state.start), lanes))
+        steps = state.start.new_zeros(len(state.start), lanes)
+        return cls(how, state.start + state.window, steps, steps.bool())
 
     @property
     def num_lanes(self) -> int:
@@ -111,14 +115,17 @@ class Flight:
         state.canvas = canvas.gather(1, fresh.int().argmax(1, keepdim=True))[:, 0]
         state.fresh, state.committed_at = fresh.any(1), at.amax(1)
         lanes = replace(lanes, canvas=state.canvas.repeat_interleave(self.num_lanes, 0))
-        waiting = lanes.pending.gather(1, lanes.columns).any(1).view(self.steps.shape).long()
-        reached = waiting.cumsum(1) - waiting == 0
+        if update.hold is not None:
+            self.held = (update.hold & ~lanes.done).view(self.steps.shape)
+        waiting = (lanes.pending.gather(1, lanes.columns).any(1).view(self.steps.shape) | self.held).long()
+        reached = (waiting.cumsum(1) - waiting == 0) & ~self.held
         state.cut_(torch.where(reached, stop(lanes).view(self.steps.shape), state.end[:, None]).amin(1))
 
     def advance_(self, state: DecodeState, open_lanes: Bool[Tensor, "B K"], memory: Sequence[Memory]) -> None:
         """Moves rows whose first block is complete to the first one that is not. Steps and memory move along."""
         front, places = state.start, torch.arange(self.num_lanes, device=self.end.device)
-        state.advance_()
+        blocks = front[:, None] + places * state.window
+        state.advance_(torch.where(self.held, blocks, state.limit).amin(1))
         source = places + ((state.start - front) // state.window)[:, None]
         inside, source = source < self.num_lanes, source.clamp(max=self.num_lanes - 1)
         self.steps = ((self.steps + 1) * open_lanes).gather(1, source) * inside

@@ -86,9 +86,10 @@ def decode_running(
 def check_running(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop: StopRule) -> None:
     """Raises ValueError unless several blocks of a row can be in flight with these parts."""
     check_parts(model, decoder, cache)
-    if decoder.revise is not None or decoder.soft is not None:
+    if decoder.needs_one_block:
         raise ValueError(
-            "revisions and soft steps hold one block, and a running set has several; use a decoder without them"
+            "this decoder says what the model sees of its block (soft step, shadow, noise or sight), and a running set "
+            "has several; use another one, such as threshold or edit"
         )
     in_window = isinstance(cache, WindowCache) and (cache.look_back or not model.spec.shift)
     in_block = isinstance(cache, BlockCache | SubBlockCache) and not cache.first_token

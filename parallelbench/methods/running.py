@@ -15,8 +15,8 @@ from parallelbench.run.generator import DiffusionGenerator, Generator, in_batche
 class Running(Knobs):
     """A decoder with several blocks of each row in flight.
 
-    running: when blocks are opened, and which must commit. decoder: what a block commits; any without a revision or a
-        soft step.
+    running: when blocks are opened, and which must commit. decoder: what a block commits; any that leaves to the
+        model what it sees (`Part.needs_one_block`).
     """
 
     running: RunningSet
