@@ -104,15 +104,19 @@ class WideIn(CommitRule):
 class TokenEdit(Revise):
     """LLaDA2.1's editing (arXiv 2602.08676): a committed token gives way to another one with a probability above tau.
 
-    Once a window is full, it is looked at again until nothing changes, at most `post` times. It is for models that were
-    trained to edit. A plain masked model never saw wrong tokens in its input.
+    Once a window is full, it is looked at again until nothing changes, at most `post` times; looks while it waits for
+    another window cost no forward and do not count. It is for models that were trained to edit, and for those whose
+    decided columns predict as an autoregressive model does (`ModelSpec.context_causal`): with tau=0 their text becomes
+    the greedy one. Another masked model never saw wrong tokens in its input.
 
     settled: a full window is left, too, once all its likeliest tokens have at least this probability. None: it is not.
+    past_eos: whether what stands behind a window's first EOS is edited too, as published. Nobody reads it.
     """
 
     tau: Weight = 0.5
     post: Number = 16
     settled: Share | None = None
+    past_eos: bool = True
 
     def init(self, shape: Shape) -> Memory:
         return {"post": shape.zeros(dtype=torch.long)}
@@ -120,13 +124,17 @@ class TokenEdit(Revise):
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         best = view.logits.top[1]
         edit = view.live & ~view.masked & (best != view.tokens) & (view.logits.top_prob() > self.tau)
+        tokens, changed = torch.where(edit, best, candidates.tokens), write | edit
+        if not self.past_eos:
+            ends = view.live & view.spec.is_eos(torch.where(changed, tokens, view.tokens))
+            changed &= ends.cumsum(1) <= ends
         full = ~(view.masked & ~write).any(1)
         post = memory["post"]
-        hold = full & (write | edit).any(1) & (post < self.post)
+        hold = full & changed.any(1) & (post < self.post)
         if self.settled is not None:
             hold &= (view.live & (view.logits.top_prob() < self.settled)).any(1)
-        post += full
-        return Update(torch.where(edit, best, candidates.tokens), write | edit, hold=hold)
+        post += full if view.waiting is None else full & ~view.waiting
+        return Update(tokens, write | changed, hold=hold)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class View:
     shadow: the probability of each present token where the model cannot see it. Set if a part declares `needs_shadow`.
     reference: what one token per forward would write here. Set if a part declares `needs_reference`.
     forced: rows that must commit when their rule commits nothing. None: all.
+    waiting: rows whose window lies behind one that is not finished, and which therefore stay in it. None: no row.
     """
 
     tokens: Int[Tensor, "B W"]
@@ -64,6 +65,7 @@ class View:
     shadow: Float[Tensor, "B W"] | None = None
     reference: Int[Tensor, "B W"] | None = None
     forced: Bool[Tensor, " B"] | None = None
+    waiting: Bool[Tensor, " B"] | None = None
 
 
 @dataclass(frozen=True)

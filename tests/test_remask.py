@@ -228,6 +228,25 @@ def test_edits_replace_tokens_and_end() -> None:
     assert none.nfe == 1
 
 
+def test_edits_behind_an_eos_are_left_out_on_request() -> None:
+    """The window A A EOS A. The model would have B everywhere, or B in the last column alone."""
+
+    def update(wanted: list[int], past_eos: bool) -> tuple[list[bool], bool]:
+        logits = torch.nn.functional.one_hot(torch.tensor([wanted]), 10) * 20.0
+        view = make_view(logits, torch.zeros(1, 4, dtype=torch.bool))
+        eos = view.spec.eos_ids[0]
+        view = replace(view, tokens=torch.tensor([[4, 4, eos, 4]]))
+        part = TokenEdit(0.5, past_eos=past_eos)
+        made = part(view, propose_all(view), view.masked, part.init(Shape(1, 4, 10, torch.device("cpu"))))
+        return made.write[0].tolist(), bool(made.hold)
+
+    for past_eos in (True, False):
+        assert update([5, 5, 5, 5], past_eos) == ([True] * 4, True)  # the EOS gives way too
+    eos = make_view(torch.zeros(1, 4, 10)).spec.eos_ids[0]
+    assert update([4, 4, eos, 5], True) == ([False] * 3 + [True], True)
+    assert update([4, 4, eos, 5], False) == ([False] * 4, False)
+
+
 def test_soft_steps_of_no_weight_change_nothing(model: DiffusionLM, prompts) -> None:
     options = {"gen_len": 16, "block_len": BLOCK, "cache": NO_CACHE, "stop": Never()}
     plain = decode(model, prompts, decoder=Decoder(Threshold(0.6)), **options)

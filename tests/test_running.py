@@ -107,6 +107,21 @@ def test_what_the_state_machine_opens_forces_and_leaves(prompts: list[list[int]]
     assert max(int(written.max()) for _, written in seen) == buffer - 1 and row.nfe < 30
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_a_context_causal_model_edits_becomes_its_greedy_text(seed: int, prompts: list[list[int]]) -> None:
+    """One block at a time and several at once. Steps in which a block waits for another do not spend its looks."""
+    model = make_model("context_causal", seed)
+    parts = {"gen_len": 32, "block_len": 8, "cache": BlockCache(), "stop": BlockEos()}
+    greedy = decode(model, prompts, decoder=Decoder(FixedK(1), confidence="left_to_right"), **parts)
+    for past_eos in (True, False):
+        decoder = Decoder(FixedK("all"), revise=TokenEdit(0.0, post=9, past_eos=past_eos))
+        one = decode(model, prompts, decoder=decoder, **parts)
+        several = decode_running(model, prompts, running=RunningSet(4, open_at=0.5), decoder=decoder, **parts)
+        for rows in (one, several):
+            assert [row.token_ids for row in rows] == [row.token_ids for row in greedy]
+        assert sum(row.nfe for row in several) < sum(row.nfe for row in one)
+
+
 @pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
 @pytest.mark.parametrize("prompt_block", [False, True])
 def test_block_causal_models_are_exact(kind: str, prompt_block: bool, prompts: list[list[int]]) -> None:

@@ -105,7 +105,9 @@ class Flight:
         if self.how.force_at is not None:
             filled = (lanes.window - view.masked.sum(1)).view(forced.shape)
             forced[:, 1:] = (filled.double() / lanes.window >= self.how.force_at)[:, :-1]
-        return replace(view, forced=forced.flatten())
+        busy = view.masked.any(1).view(forced.shape) | self.held
+        waiting = (busy.cumsum(1) > busy.long()) & ~lanes.done.view(forced.shape)
+        return replace(view, forced=forced.flatten(), waiting=waiting.flatten())
 
     def apply_(self, state: DecodeState, lanes: DecodeState, view: View, update: Update, stop: StopRule) -> None:
         """Writes an update of the lanes into the rows, and lowers their live ends. A stop rule looks at a block once
@@ -129,6 +131,7 @@ class Flight:
         source = places + ((state.start - front) // state.window)[:, None]
         inside, source = source < self.num_lanes, source.clamp(max=self.num_lanes - 1)
         self.steps = ((self.steps + 1) * open_lanes).gather(1, source) * inside
+        self.held = self.held.gather(1, source) & inside
         rows = torch.arange(len(front), device=front.device)[:, None]
         for tensor in (tensor for part in memory for tensor in part.values()):
             tensor.copy_(tensor.unflatten(0, self.steps.shape)[rows, source].flatten(0, 1))
