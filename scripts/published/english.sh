@@ -51,7 +51,7 @@ english model=smollm2_block decoder=self_spec,linear_spec out_dir="$runs/smollm2
 # of the tasks). Steps are per block of 8.
 usual=threshold,prefix,left,fixed,factor,eb,entropy,credit,klass,dynamic,frechet,contention,hierarchical,llada2
 usual+=,factor_released,first_alone,credit_free,klass_window,dilated,dilated_remask,density,slerp,smoothing,horizon
-usual+=,prophet,pc,eos_last,saber,slowfast,remdm_loop,edit,dmax,agreement
+usual+=,prophet,pc,eos_last,saber,slowfast,remdm_loop,edit,prefix_edit,dmax,agreement
 everyone() { # SWEEP OPTIONS
   "$@" decoder="$usual"
   for decoder in schedule dream maskgit origin remdm dimple; do
@@ -75,6 +75,8 @@ on_block decoder=eb decoder.rule.gamma=0.02,0.5
 on_block decoder=entropy decoder.rule.theta=0.1,1.0
 on_block decoder=credit decoder.rule.tau=0.7,0.99
 on_block decoder=klass decoder.rule.tau=0.7
+on_block decoder=edit decoder.rule.tau=0.3,0.5,0.9
+on_block decoder=prefix_edit decoder.revise.tau=0.0,0.5
 
 # 5. Caches: parts of a block, and none, which computes every column in every forward and so gets a tenth of the samples
 cached() { english model=smollm2_block stop=block_eos "$@" out_dir="$runs/smollm2/caches"; }
@@ -86,6 +88,8 @@ on_block decoder=freedave decoder.states=2 decoder.tau=null,0.9
 on_block decoder=lopa decoder.branches=2
 on_block decoder=multi_bd decoder@decoder.decoder=prefix
 on_block decoder=d2f decoder@decoder.decoder=prefix
+on_block decoder=multi_bd decoder@decoder.decoder=prefix_edit decoder.running.open_at=0.5 \
+  decoder.decoder.revise.tau=0.3,0.5
 page
 
 # 7. Those that the claims are about, closer, in float32, in which verified text is that of ar bit for bit
