@@ -111,30 +111,42 @@ class TokenEdit(Revise):
 
     settled: a full window is left, too, once all its likeliest tokens have at least this probability. None: it is not.
     past_eos: whether what stands behind a window's first EOS is edited too, as published. Nobody reads it.
+    remask: whether what stands behind a window's first edit is masked again, and not edited (ours). It was decided
+        behind a wrong token. A step that edits is then one of the `post`, so that a row makes progress.
     """
 
     tau: Weight = 0.5
     post: Number = 16
     settled: Share | None = None
     past_eos: bool = True
+    remask: bool = False
 
     def init(self, shape: Shape) -> Memory:
         return {"post": shape.zeros(dtype=torch.long)}
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
-        best = view.logits.top[1]
+        best, post = view.logits.top[1], memory["post"]
         edit = view.live & ~view.masked & (best != view.tokens) & (view.logits.top_prob() > self.tau)
-        tokens, changed = torch.where(edit, best, candidates.tokens), write | edit
+        if self.remask:
+            edit &= (post < self.post)[:, None]
+        tokens, seen = torch.where(edit, best, candidates.tokens), view.live
         if not self.past_eos:
-            ends = view.live & view.spec.is_eos(torch.where(changed, tokens, view.tokens))
-            changed &= ends.cumsum(1) <= ends
-        full = ~(view.masked & ~write).any(1)
-        post = memory["post"]
-        hold = full & changed.any(1) & (post < self.post)
+            ends = view.live & view.spec.is_eos(torch.where(write | edit, tokens, view.tokens))
+            seen = view.live & (ends.cumsum(1) <= ends)
+            edit &= seen
+        left = view.masked & ~write
+        write = write | edit
+        if self.remask:
+            behind = view.live & (edit.cumsum(1) > edit)
+            tokens, left = torch.where(behind, view.spec.mask_id, tokens), left | behind
+            write = torch.where(behind, ~view.masked, write)
+        full = ~left.any(1)
+        hold = full & (write & seen).any(1) & (post < self.post)
         if self.settled is not None:
             hold &= (view.live & (view.logits.top_prob() < self.settled)).any(1)
-        post += full if view.waiting is None else full & ~view.waiting
-        return Update(tokens, write | changed, hold=hold)
+        look = full | edit.any(1) if self.remask else full
+        post += look if view.waiting is None else look & ~view.waiting
+        return Update(tokens, write, hold=hold)
 
 
 @dataclass(frozen=True)

@@ -228,23 +228,26 @@ def test_edits_replace_tokens_and_end() -> None:
     assert none.nfe == 1
 
 
-def test_edits_behind_an_eos_are_left_out_on_request() -> None:
-    """The window A A EOS A. The model would have B everywhere, or B in the last column alone."""
+def edited(wanted: list[int], **how: bool) -> tuple[list[int], bool]:
+    """The window 4 4 EOS 4 after a step of a model that wants other tokens there, and whether the row is held."""
+    logits = torch.nn.functional.one_hot(torch.tensor([wanted]), 10) * 20.0
+    view = make_view(logits, torch.zeros(1, 4, dtype=torch.bool))
+    view = replace(view, tokens=torch.tensor([[4, 4, view.spec.eos_ids[0], 4]]))
+    part = TokenEdit(0.5, **how)
+    update = part(view, propose_all(view), view.masked, part.init(Shape(1, 4, 10, torch.device("cpu"))))
+    return torch.where(update.write, update.tokens, view.tokens)[0].tolist(), bool(update.hold)
 
-    def update(wanted: list[int], past_eos: bool) -> tuple[list[bool], bool]:
-        logits = torch.nn.functional.one_hot(torch.tensor([wanted]), 10) * 20.0
-        view = make_view(logits, torch.zeros(1, 4, dtype=torch.bool))
-        eos = view.spec.eos_ids[0]
-        view = replace(view, tokens=torch.tensor([[4, 4, eos, 4]]))
-        part = TokenEdit(0.5, past_eos=past_eos)
-        made = part(view, propose_all(view), view.masked, part.init(Shape(1, 4, 10, torch.device("cpu"))))
-        return made.write[0].tolist(), bool(made.hold)
 
-    for past_eos in (True, False):
-        assert update([5, 5, 5, 5], past_eos) == ([True] * 4, True)  # the EOS gives way too
-    eos = make_view(torch.zeros(1, 4, 10)).spec.eos_ids[0]
-    assert update([4, 4, eos, 5], True) == ([False] * 3 + [True], True)
-    assert update([4, 4, eos, 5], False) == ([False] * 4, False)
+def test_edits_behind_an_eos_are_left_out_and_what_stands_behind_an_edit_is_masked_on_request() -> None:
+    spec = make_view(torch.zeros(1, 4, 10)).spec
+    eos, mask = spec.eos_ids[0], spec.mask_id
+    assert edited([4, 4, eos, 5]) == ([4, 4, eos, 5], True)
+    assert edited([4, 4, eos, 5], past_eos=False) == ([4, 4, eos, 4], False)
+    assert edited([4, 5, eos, 5], remask=True) == ([4, 5, mask, mask], False)
+    assert edited([4, 4, eos, 5], remask=True) == ([4, 4, eos, 5], True)  # nothing stands behind it
+    assert edited([4, 4, eos, 5], past_eos=False, remask=True) == ([4, 4, eos, 4], False)
+    for past_eos in (True, False):  # the EOS gives way too
+        assert edited([4, 5, 5, 5], past_eos=past_eos) == ([4, 5, 5, 5], True)
 
 
 def test_soft_steps_of_no_weight_change_nothing(model: DiffusionLM, prompts) -> None:

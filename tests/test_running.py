@@ -22,6 +22,7 @@ from decoders import (
     LoopRule,
     Never,
     Oracle,
+    Prefix,
     RunningSet,
     SlowFast,
     Smoothing,
@@ -61,6 +62,12 @@ MORE = [
 REVISED = [
     ("full", DUAL, Decoder(Threshold(0.3), revise=TokenEdit(0.2, 5)), BlockEos()),
     ("block_causal", BlockCache(), Decoder(Threshold(0.3), revise=TokenEdit(0.2, 5)), BlockEos()),
+    (
+        "context_causal",
+        NO_CACHE,
+        Decoder(Threshold(0.3), revise=TokenEdit(0.0, past_eos=False, remask=True)),
+        BlockEos(),
+    ),
     ("shifted_block_causal", NO_CACHE, Decoder(FixedK(2), revise=ConfidenceDrop(1.0)), StrictEos()),
     ("context_causal", BlockCache(), Decoder(LoopRule(4, 2, 2, 3), revise=LoopRemask(4, 2, 2, 3)), StrictEos()),
 ]
@@ -113,8 +120,12 @@ def test_what_a_context_causal_model_edits_becomes_its_greedy_text(seed: int, pr
     model = make_model("context_causal", seed)
     parts = {"gen_len": 32, "block_len": 8, "cache": BlockCache(), "stop": BlockEos()}
     greedy = decode(model, prompts, decoder=Decoder(FixedK(1), confidence="left_to_right"), **parts)
-    for past_eos in (True, False):
-        decoder = Decoder(FixedK("all"), revise=TokenEdit(0.0, post=9, past_eos=past_eos))
+    for rule, past_eos, remask in (
+        (FixedK("all"), True, False),
+        (FixedK("all"), False, True),
+        (Prefix(0.2), False, True),
+    ):
+        decoder = Decoder(rule, revise=TokenEdit(0.0, post=9, past_eos=past_eos, remask=remask))
         one = decode(model, prompts, decoder=decoder, **parts)
         several = decode_running(model, prompts, running=RunningSet(4, open_at=0.5), decoder=decoder, **parts)
         for rows in (one, several):

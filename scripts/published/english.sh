@@ -76,7 +76,8 @@ on_block decoder=entropy decoder.rule.theta=0.1,1.0
 on_block decoder=credit decoder.rule.tau=0.7,0.99
 on_block decoder=klass decoder.rule.tau=0.7
 on_block decoder=edit decoder.rule.tau=0.3,0.5,0.9
-on_block decoder=prefix_edit decoder.revise.tau=0.0,0.5
+on_block decoder=prefix_edit decoder.rule.tau=0.9
+on_block decoder=prefix_edit decoder.revise.tau=0.5
 
 # 5. Caches: parts of a block, and none, which computes every column in every forward and so gets a tenth of the samples
 cached() { english model=smollm2_block stop=block_eos "$@" out_dir="$runs/smollm2/caches"; }
@@ -88,8 +89,8 @@ on_block decoder=freedave decoder.states=2 decoder.tau=null,0.9
 on_block decoder=lopa decoder.branches=2
 on_block decoder=multi_bd decoder@decoder.decoder=prefix
 on_block decoder=d2f decoder@decoder.decoder=prefix
-on_block decoder=multi_bd decoder@decoder.decoder=prefix_edit decoder.running.open_at=0.5 \
-  decoder.decoder.revise.tau=0.3,0.5
+on_block decoder=multi_bd decoder@decoder.decoder=prefix_edit decoder.running.open_at=0.25 \
+  decoder.decoder.revise.tau=0.0,0.5
 page
 
 # 7. Those that the claims are about, closer, in float32, in which verified text is that of ar bit for bit
