@@ -128,7 +128,8 @@ class TokenEdit(Revise):
         best, post = view.logits.top[1], memory["post"]
         edit = view.live & ~view.masked & (best != view.tokens) & (view.logits.top_prob() > self.tau)
         if self.remask:
-            edit &= (post < self.post)[:, None]
+            may = post < self.post if view.waiting is None else (post < self.post) | view.waiting
+            edit &= may[:, None]
         tokens, seen = torch.where(edit, best, candidates.tokens), view.live
         if not self.past_eos:
             ends = view.live & view.spec.is_eos(torch.where(write | edit, tokens, view.tokens))
