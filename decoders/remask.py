@@ -107,7 +107,8 @@ class TokenEdit(Revise):
     Once a window is full, it is looked at again until nothing changes, at most `post` times; looks while it waits for
     another window cost no forward and do not count. It is for models that were trained to edit, and for those whose
     decided columns predict as an autoregressive model does (`ModelSpec.context_causal`): with tau=0 their text becomes
-    the greedy one. Another masked model never saw wrong tokens in its input.
+    the greedy one, if `post` is above the window's columns and the stop rule waits for a full window. Another masked
+    model never saw wrong tokens in its input.
 
     settled: a full window is left, too, once all its likeliest tokens have at least this probability. None: it is not.
     past_eos: whether what stands behind a window's first EOS is edited too, as published. Nobody reads it.

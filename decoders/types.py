@@ -113,7 +113,8 @@ class Part(Knobs):
     needs_decided: the part reads logits at positions that are decided already. A decoder with a revision always gets
         them.
     needs_noise: the part shows undecided positions noise, which takes a model with `spec.noise`.
-    needs_one_block: the part says what the model sees in its window or behind it, so that it takes one block at a time.
+    needs_one_block: the part says what the model sees in its window or behind it, or counts looks that a waiting window
+        costs nothing for, so that it takes one block at a time.
     steps: forwards per window that the part was given, 0 where it plans none. A row is given up after twice as many.
     """
 

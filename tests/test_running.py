@@ -17,12 +17,17 @@ from decoders import (
     Eotp,
     Factor,
     FixedK,
+    InDel,
     Klass,
     LoopRemask,
     LoopRule,
+    MaskGit,
     Never,
     Oracle,
     Prefix,
+    ReMdmRemask,
+    ReMdmRule,
+    RunningConfidence,
     RunningSet,
     SlowFast,
     Smoothing,
@@ -70,6 +75,8 @@ REVISED = [
     ),
     ("shifted_block_causal", NO_CACHE, Decoder(FixedK(2), revise=ConfidenceDrop(1.0)), StrictEos()),
     ("context_causal", BlockCache(), Decoder(LoopRule(4, 2, 2, 3), revise=LoopRemask(4, 2, 2, 3)), StrictEos()),
+    ("full", PREFIX, Decoder(FixedK("all"), revise=RunningConfidence(MaskGit(4, "linear"))), StrictEos()),
+    ("full", DUAL, Decoder(ReMdmRule(6, eta=0.2), revise=ReMdmRemask(6, eta=0.2), at_least_one=False), BlockEos()),
 ]
 
 
@@ -116,7 +123,8 @@ def test_what_the_state_machine_opens_forces_and_leaves(prompts: list[list[int]]
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_a_context_causal_model_edits_becomes_its_greedy_text(seed: int, prompts: list[list[int]]) -> None:
-    """One block at a time and several at once. Steps in which a block waits for another do not spend its looks."""
+    """One block at a time and several at once. Steps in which a block waits for another do not spend its looks. Many
+    tokens end a text in the last case, so that some that end it are drafted behind a wrong one."""
     model = make_model("context_causal", seed)
     parts = {"gen_len": 32, "block_len": 8, "cache": BlockCache(), "stop": BlockEos()}
     greedy = decode(model, prompts, decoder=Decoder(FixedK(1), confidence="left_to_right"), **parts)
@@ -131,6 +139,15 @@ def test_what_a_context_causal_model_edits_becomes_its_greedy_text(seed: int, pr
         for rows in (one, several):
             assert [row.token_ids for row in rows] == [row.token_ids for row in greedy]
         assert sum(row.nfe for row in several) < sum(row.nfe for row in one)
+    model.spec = replace(model.spec, eos_ids=tuple(range(1, 9)))
+    greedy = decode(model, prompts, decoder=Decoder(FixedK(1), confidence="left_to_right"), **parts)
+    drafts = Decoder(FixedK(3), confidence="left_to_right", revise=TokenEdit(0.0, post=9, past_eos=False, remask=True))
+    assert any(len(row.token_ids) < 32 for row in greedy)
+    for rows in (
+        decode(model, prompts, decoder=drafts, **parts),
+        decode_running(model, prompts, running=RunningSet(4, open_at=0.25), decoder=drafts, **parts),
+    ):
+        assert [row.token_ids for row in rows] == [row.token_ids for row in greedy]
 
 
 @pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
@@ -182,7 +199,9 @@ def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:
         Decoder(WideIn(), revise=Wino()),
         Decoder(FixedK("all"), revise=SlowFast()),
     ):
-        refused("says what the model sees of its block", decoder=decoder)
+        refused("takes one block at a time", decoder=decoder)
+    model.spec = replace(model.spec, delete_id=5, split_id=6)
+    refused("takes one block at a time", decoder=Decoder(FixedK(1), revise=InDel()))
     refused("with a running set use cache=none", cache=DelayedCache())
     refused("looks at predictions in one window", stop=Eotp())
     refused("needs a block-causal model", cache=BlockCache())

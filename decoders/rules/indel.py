@@ -1,6 +1,7 @@
 """Editing that moves tokens: a block drops a token, or makes room for one, while it is filled (LLaDA2.2)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -34,6 +35,7 @@ class InDel(Revise):
     token that it has not written there yet.
     """
 
+    needs_one_block: ClassVar[bool] = True
     tau: Share = 0.5
     edit: Weight = 0.0
     budget: Number = 16

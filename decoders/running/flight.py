@@ -88,7 +88,7 @@ def check_running(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop:
     check_parts(model, decoder, cache)
     if decoder.needs_one_block:
         raise ValueError(
-            "this decoder says what the model sees of its block (soft step, shadow, noise or sight), and a running set "
+            "this decoder takes one block at a time (soft step, shadow, noise, sight, moved tokens), and a running set "
             "has several; use another one, such as threshold or edit"
         )
     in_window = isinstance(cache, WindowCache) and (cache.look_back or not model.spec.shift)
