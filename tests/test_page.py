@@ -438,6 +438,21 @@ def test_runs_that_differ_in_a_part_of_the_decoder_are_told_apart() -> None:
     assert run_names([plain, last, away]) == names
 
 
+def test_a_loop_around_a_decoder_names_its_parts_and_knobs_of_one_name_their_places() -> None:
+    plain, edits, more = (make_run("multi_bd", 0.9, "none", ["a"], 1, seed=0) for _ in range(3))
+    knobs = {"decoder.decoder.rule.tau": 0.9, "decoder.running.open_at": 0.1}
+    for run in (plain, edits, more):
+        run.config["decoder"] = {"decoder": {"rule": {"_target_": "decoders.Prefix", "tau": 0.9}}}
+    for run, tau in ((edits, 0.0), (more, 0.5)):
+        run.config["decoder"]["decoder"]["revise"] = {"_target_": "decoders.TokenEdit", "tau": tau}
+        run.info["knobs"] = knobs | {"decoder.decoder.revise.tau": tau}
+    plain.info["knobs"] = knobs
+    names = run_names([plain, edits, more])
+    assert names[0] == "multi_bd(Prefix) tau=0.9 open_at=0.1"
+    assert names[1:] == [f"multi_bd(Prefix+TokenEdit) revise.tau={tau}" for tau in (0.0, 0.5)]
+    assert curve_names(names, [plain, edits, more]) == ["multi_bd(Prefix)", *["multi_bd(Prefix+TokenEdit)"] * 2]
+
+
 def test_what_is_no_run_is_named_and_skipped(cli, folder: Path) -> None:
     info = json.loads((folder / "good" / "run.json").read_text())
     whole = (folder / "good" / "samples.jsonl").read_bytes()

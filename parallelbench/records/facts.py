@@ -1,6 +1,6 @@
 """What a run states of itself when it is written, so that no reader has to know its classes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,19 @@ def knobs_of(config: Mapping[str, Any]) -> dict[str, object]:
     prefixes = ("decoder.rule.", "decoder.revise.") if "rule" in config["decoder"] else ("decoder.",)
     settings = flatten(config).items()
     return {key: value for key, value in settings if key.startswith(prefixes) and not key.endswith("_target_")}
+
+
+def short_names(keys: Collection[str]) -> dict[str, str]:
+    """The last parts of dotted keys, as many as tell them apart: `tau`, but `rule.tau` beside `revise.tau`."""
+    parts = {key: key.split(".") for key in keys}
+
+    def short(key: str) -> str:
+        for kept in range(1, len(parts[key])):
+            if sum(other[-kept:] == parts[key][-kept:] for other in parts.values()) == 1:
+                return ".".join(parts[key][-kept:])
+        return key
+
+    return {key: short(key) for key in keys}
 
 
 def flatten(config: object, prefix: str = "") -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from parallelbench.records.facts import flatten
+from parallelbench.records.facts import flatten, short_names
 from parallelbench.records.record import Run
 from parallelbench.stats.groups import K, grouped
 
@@ -68,13 +68,17 @@ def _choices(run: Run) -> dict[str, str]:
 
 
 def method(run: Run) -> str:
-    """The decoder's name as it was chosen."""
-    return run.info["choices"]["decoder"]
+    """The decoder's name as it was chosen. A loop around another decoder also names its parts: `d2f(Prefix)`."""
+    inner = flatten(run.config["decoder"].get("decoder", {}))
+    keys = sorted((key for key in inner if key.endswith("._target_")), key="rule._target_".__ne__)  # the rule first
+    parts = [_class_name(key, inner[key]) for key in keys]
+    return run.info["choices"]["decoder"] + (f"({'+'.join(map(str, parts))})" if parts else "")
 
 
 def knobs(run: Run) -> dict[str, object]:
-    """A run's knobs by their last names."""
-    return {key.split(".")[-1]: value for key, value in run.facts.knobs.items()}
+    """A run's knobs by their short names."""
+    names = short_names(run.facts.knobs)
+    return {names[key]: value for key, value in run.facts.knobs.items()}
 
 
 def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:

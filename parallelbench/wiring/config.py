@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from parallelbench.records.facts import knobs_of
+from parallelbench.records.facts import knobs_of, short_names
 from parallelbench.records.record import config_hash, same_runs
 from parallelbench.report.sinks import Sinks
 from parallelbench.run.generator import Generator, make_generator
@@ -129,13 +129,14 @@ def choices() -> dict[str, str]:
 def title(chosen: Mapping[str, str], settings: Mapping[str, Any]) -> str:
     """Model, decoder, cache and the decoder's knobs, as a job of a sweep is called."""
     cache = [] if chosen["cache"] == "none" else [f"cache={chosen['cache']}"]
-    return " ".join([chosen["model"], chosen["decoder"], *_knobs(settings, "="), *cache])
+    knobs = _knobs(settings)
+    shown = [f"{name}={knobs[key]}" for key, name in short_names(knobs).items()]
+    return " ".join([chosen["model"], chosen["decoder"], *shown, *cache])
 
 
-def _knobs(settings: Mapping[str, Any], mark: str) -> list[str]:
-    """The knobs that are numbers or words, by their last names."""
-    knobs = knobs_of(settings).items()
-    return [f"{key.split('.')[-1]}{mark}{value}" for key, value in knobs if isinstance(value, str | int | float)]
+def _knobs(settings: Mapping[str, Any]) -> dict[str, object]:
+    """The knobs that are numbers or words."""
+    return {key: value for key, value in knobs_of(settings).items() if isinstance(value, str | int | float)}
 
 
 def _folder(config: DictConfig) -> Path:
@@ -148,7 +149,8 @@ def _folder(config: DictConfig) -> Path:
         return Path(config.out_dir)
     names = [choice.replace("/", "_") for group, choice in choices().items() if group in ("model", "decoder", "cache")]
     settings, below = resolved(config), Path(config.out_dir or "results/runs")
-    knobs = re.sub(r"[^\w.-]", "_", "-".join(_knobs(settings, "")))[:MAX_KNOBS]
+    joined = "-".join(f"{key.split('.')[-1]}{value}" for key, value in _knobs(settings).items())
+    knobs = re.sub(r"[^\w.-]", "_", joined)[:MAX_KNOBS]
     stem, identity = "-".join([*names, *([knobs] if knobs else [])]), config_hash(settings)
     unnamed = below / "-".join([*names, identity])  # older runs have no knobs in their names
     there = same_runs([unnamed, *sorted(below.glob(f"{glob.escape(stem)}-*"))], settings)
