@@ -71,7 +71,10 @@ class Drafting(Knobs):
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         if not model.spec.context_causal:
-            raise ValueError("drafting needs a model with drafted columns; set spec.context_causal=true")
+            raise ValueError(
+                f"model {model.name!r} has no drafted columns; "
+                "give them: 'spec={shift: 1, block: 8, context_causal: true}'"
+            )
         batch.refuse_packed()
         shift, mask_id = model.spec.shift, model.spec.mask_id
         size = self.groups[int(torch.multinomial(torch.tensor(self.group_weights).double(), 1, generator=rng))]

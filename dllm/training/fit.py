@@ -151,7 +151,7 @@ def fit(
     model.train()
     began = time.perf_counter() - seconds
     done, planned = start * config.accumulate, config.steps * config.accumulate
-    bar = tqdm(initial=done, total=planned, desc="train", unit="batch", mininterval=2.0, disable=rank > 0)
+    bar = tqdm(initial=done, total=planned, desc="train", unit="batch", mininterval=2.0, delay=1, disable=rank > 0)
     for step in range(start, config.steps):
         total = 0.0
         for number in range(step * per_step + rank, (step + 1) * per_step, count):

@@ -173,7 +173,9 @@ class BlockDiffusion(Knobs):
         """Mean cross-entropy over the masked tokens of both views."""
         block = model.spec.block
         if block is None:
-            raise ValueError("block diffusion needs a model with blocks; set spec.block")
+            raise ValueError(
+                f"model {model.name!r} has no blocks for block diffusion; give them: 'spec={{shift: 1, block: 8}}'"
+            )
         columns = torch.arange(batch.canvas.shape[1])
         learned = batch.text
         if self.eos_fill:
