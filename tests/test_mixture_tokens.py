@@ -85,6 +85,8 @@ def test_a_mixture_draws_wordings_and_widths():
     [
         ({"templates": (0, 4)}, "wording 4 of task 'waiting_line/copy' is not there; give 0 to 3"),
         ({"least_lens": (0, 64), "response_lens": (8, 32)}, "least_lens=\\[0, 64\\] exceed"),
+        ({"least_lens": None}, "least_lens=None of TaskMixture; give a list"),
+        ({"batch_size": 0}, "batch_size=0 of TaskMixture; give a whole number"),
     ],
 )
 def test_what_no_batch_could_be_made_of_is_refused(knob, message):

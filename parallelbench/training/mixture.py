@@ -10,6 +10,7 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
+from conf.knobs import Count, Knobs, Share, Weight
 from dllm.protocols import Text
 from dllm.training.objectives import Batch, collate
 from parallelbench.tasks import named_tasks, text_tasks
@@ -46,7 +47,7 @@ def phrases(templates: Sequence[int] = (0,), text_draws: int = 0, pictures: bool
 
 
 @dataclass(frozen=True)
-class TaskMixture:
+class TaskMixture(Knobs):
     """Instances of the benchmark's tasks.
 
     weights: how often each task is drawn.
@@ -59,17 +60,18 @@ class TaskMixture:
     templates: the wordings, of which each row draws one.
     """
 
-    weights: Mapping[str, float]
-    batch_size: int = 64
+    weights: Mapping[str, Weight]
+    batch_size: Count = 64
     seed: int = TRAIN_SEED_MIN
     lengths: Sequence[int] = (3, 4, 5, 6)
     long_lengths: Sequence[int] = (7, 8, 9, 10)
-    long_share: float = 0.1
+    long_share: Share = 0.1
     response_lens: Sequence[int] | None = (24, 32, 40, 48)
     least_lens: Sequence[int] = (0,)
     templates: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = named_tasks(self.lengths)
         unknown = set(self.weights) - set(known)
         if unknown:
