@@ -91,9 +91,21 @@ on_block decoder=multi_bd decoder@decoder.decoder=prefix
 on_block decoder=d2f decoder@decoder.decoder=prefix
 on_block decoder=multi_bd decoder@decoder.decoder=prefix_edit decoder.running.open_at=0.25 \
   decoder.decoder.revise.tau=0.0,0.5
+
+# 7. Filters trained on recordings of this model, as Learn2PD's are: from the same 512 prompts, at training seeds
+filters=$runs/filters
+python scripts/collect_traces.py model=smollm2_block model.dtype="${DTYPE:-bfloat16}" decoder=oracle cache=block \
+  stop=block_eos gen_length=64 block_length=8 limit=512 data=tasks data.batch_size=64 data.seed=2147484001 \
+  data.long_share=0 'data.templates=[0]' data.response_lens=null 'data.least_lens=[0]' out_dir="$filters/traces"
+filter() { python scripts/train_filter.py recipe=minibatch traces=["$filters/traces"] "$@"; }
+filter filter=block filter.block_len=8 out_dir="$filters/block"
+filter filter=position fit.steps=6000 out_dir="$filters/position"
+learned() { english model=smollm2_block "${block[@]}" "$@" out_dir="$runs/smollm2/learned"; }
+learned decoder=learn2pd decoder.rule.filter="$filters/block/filter"
+learned decoder=agreement decoder.rule.filter="$filters/position/filter"
 page
 
-# 7. Those that the claims are about, closer, in float32, in which verified text is that of ar bit for bit
+# 8. Those that the claims are about, closer, in float32, in which verified text is that of ar bit for bit
 close() { python -m parallelbench run -m seed=12 batch_size=32 suite=all gen_length=64 limit=50 "$@"; }
 close model=smollm2_ar decoder=ar out_dir="$runs/close/ar"
 close model=smollm2_block decoder=self_spec decoder.masks=8 decoder.next=last out_dir="$runs/close/verified"
