@@ -54,8 +54,8 @@ def test_curves_of_one_point_say_their_names_beside_it() -> None:
     figure = plots.quality_against_tpf(curves, "two curves", named=True)
     (axes,) = figure.axes
     assert {label.get_text() for label in axes.texts} == {"0.1", "klass"}
-    legend = axes.get_legend()
-    assert legend is not None and [label.get_text() for label in legend.get_texts()] == ["eb (gamma)"]
+    (legend,) = figure.legends  # below the chart, where it covers no point
+    assert [label.get_text() for label in legend.get_texts()] == ["eb (gamma)"]
     plots.plt.close(figure)
 
 

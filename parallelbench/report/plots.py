@@ -40,7 +40,10 @@ def quality_against_tpf(curves: Curves, title: str, named: bool = False) -> Figu
     axes.set(xlabel="tokens per forward (before EOS), log scale", ylabel="score, %", title=title)
     axes.margins(x=0.08)
     end_above_100(axes)
-    axes.legend(loc="best")
+    if named:
+        figure.legend(loc="outside lower center", ncols=4)
+    else:
+        axes.legend(loc="best")
     _write_labels(figure, axes, labels)
     return figure
 

@@ -14,7 +14,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     choices = [_choices(run) for run in runs]
     names = []
     for run, settings, chosen in zip(runs, flat, choices, strict=True):
-        parts = [method(run), *(f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items())]
+        parts = [method(run), *(f"{key}={value}" for key, value in shown_knobs(run, runs).items())]
         for group in (group for group in chosen if group != "decoder"):
             if not _is_usual(chosen[group], [other.get(group) for other in choices]):
                 parts.append(f"{group}={chosen[group]}")
@@ -62,9 +62,13 @@ def _is_usual(value: object, all_values: Sequence[object]) -> bool:
 def _choices(run: Run) -> dict[str, str]:
     """A run's choices. A model that is only "local" is the end of its path."""
     path = run.config.get("model", {}).get("name_or_path", "")
-    parts = [part for part in str(path).split("/") if part != "model"]
     chosen = dict(run.info["choices"])
-    return chosen if chosen["model"] != "local" else chosen | {"model": "/".join(parts[-2:])}
+    return chosen if chosen["model"] != "local" else chosen | {"model": _end(str(path))}
+
+
+def _end(path: str) -> str:
+    """The last two folders of a path, without the one that every training names alike."""
+    return "/".join([part for part in path.split("/") if part not in ("model", "filter")][-2:])
 
 
 def method(run: Run) -> str:
@@ -75,29 +79,30 @@ def method(run: Run) -> str:
     return run.info["choices"]["decoder"] + (f"({'+'.join(map(str, parts))})" if parts else "")
 
 
-def knobs(run: Run) -> dict[str, object]:
-    """A run's knobs by their short names."""
+def knobs(run: Run) -> dict[str, str]:
+    """A run's knobs by their short names, as they are shown."""
     names = short_names(run.facts.knobs)
-    return {names[key]: value for key, value in run.facts.knobs.items()}
+    return {names[key]: _short(value) for key, value in run.facts.knobs.items()}
 
 
-def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, object]:
+def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, str]:
     """The knobs in which runs of one decoder differ, or all that are set where none differs."""
     peers = [knobs(other) for other in runs if method(other) == method(run)]
-    differing = {key: value for key, value in knobs(run).items() if len({repr(peer.get(key)) for peer in peers}) > 1}
-    return differing or {key: value for key, value in knobs(run).items() if value is not None}
+    differing = {key: value for key, value in knobs(run).items() if len({peer.get(key) for peer in peers}) > 1}
+    return differing or {key: value for key, value in knobs(run).items() if value != "null"}
 
 
 def _short(value: object) -> str:
-    """As on the command line, without blanks, because blanks separate the parts of a run's name."""
-    return "null" if value is None else str(value).replace(" ", "")
+    """As on the command line, without blanks, because blanks separate the parts of a run's name; of a path its end."""
+    text = "null" if value is None else str(value).replace(" ", "")
+    return _end(text) if "/" in text else text
 
 
 def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
     """Each run's name without its knobs. Runs of one curve differ in nothing else."""
     curves = []
     for name, run in zip(names, runs, strict=True):
-        dropped = {f"{key}={_short(value)}" for key, value in shown_knobs(run, runs).items()}
+        dropped = {f"{key}={value}" for key, value in shown_knobs(run, runs).items()}
         curves.append(" ".join(part for part in name.split() if part not in dropped))
     return curves
 
