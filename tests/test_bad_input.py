@@ -63,6 +63,7 @@ REQUIRED = {  # what else than its knobs a class wants
     },
     "Shapes": {"asks": "count"},
     "Suite": {"tasks": ["waiting_line/copy"]},
+    "TaskMixture": {"weights": {"waiting_line/copy": 1.0}},
     "WaitingLine": {"operation": "copy"},
     "WordsToSentence": {"level": "easy"},
 }
