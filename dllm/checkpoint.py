@@ -18,6 +18,7 @@ from transformers.utils.hub import cached_file
 from dllm.spec import SPEC_FILE
 
 ASSETS = Path(__file__).parent / "assets"
+FETCHED = ("smollm2", "qwen-coder")  # folders of models/ that dllm.training.fetch makes
 HUB = ("revision", "token", "cache_dir", "local_files_only")  # where the files are; config and tokenizer need it too
 PLAIN_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
 SPARE = re.compile(r"pooler|seq_relationship|position_ids$|rotary_emb\.inv_freq$")
@@ -47,8 +48,8 @@ def check_folder(name: str) -> None:
     """Raises ValueError for a folder of the config that is not there, before it is looked for on the hub, where no id
     begins with models/."""
     if Path(name).parts[:1] == ("models",) and not Path(name).is_dir():
-        made = Path(name).name == "smollm2"
-        how = f"make it: python -m dllm.training.smollm2 {name} (docs/training.md)" if made else "give one that is"
+        made = Path(name).name if Path(name).name in FETCHED else None
+        how = f"make it: python -m dllm.training.fetch {made} (docs/training.md)" if made else "give one that is"
         raise ValueError(f"the folder {name} is not here; {how}")
 
 

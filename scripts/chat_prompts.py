@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from dllm.training.smollm2 import download
+from dllm.training.fetch import download
 from parallelbench.records.files import replace_file
 from parallelbench.wiring.exits import explained
 

@@ -5,7 +5,7 @@
 # block starts from the shipped smollm2-ar and has four stages; the result is in block-fourth/adapter.
 set -euo pipefail
 runs=results/runs/english
-[ -d models/smollm2 ] || python -m dllm.training.smollm2 models/smollm2
+[ -d models/smollm2 ] || python -m dllm.training.fetch smollm2
 [ -f $runs/prompts.jsonl ] || python scripts/chat_prompts.py $runs/prompts.jsonl
 answer() { # FILE PROMPTS: SmolLM2's own answers to the first prompts
   python scripts/answer.py model.name_or_path=models/smollm2 model.dtype=bfloat16 prompts=$runs/prompts.jsonl \

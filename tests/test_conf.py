@@ -21,7 +21,7 @@ from parallelbench.wiring.sweeper import GridsSweeper
 PACKAGED = ("experiment", "launcher", "recipe")  # settings of other groups
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in PACKAGED]
 EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml")) if path.stem != "published_ar"]
-AUTOREGRESSIVE = ("causal", "smollm2", "smollm2_ar", "tiny_ar")
+AUTOREGRESSIVE = ("causal", "qwen_coder", "smollm2", "smollm2_ar", "tiny_ar")
 SOURCES = {"suite": "suite.tasks.0.source=rows.jsonl", "data": "data.source=rows.jsonl"}  # files of the user's
 RECIPES = {"learn2pd": "train_filter", "minibatch": "train_filter", "fast_dllm_v2": "train", "tiny": "train"}
 RECIPES |= {

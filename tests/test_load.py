@@ -440,7 +440,7 @@ def test_a_compiled_model_decodes_the_same() -> None:
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("models/smollm2", r"make it: python -m dllm\.training\.smollm2 models/smollm2"),
+        ("models/smollm2", r"make it: python -m dllm\.training\.fetch smollm2"),
         ("models/other", "give one that is"),
     ],
 )

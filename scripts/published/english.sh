@@ -13,7 +13,7 @@ runs=${1:-results/runs/english-page}
 report=${2:-results/published/english}
 limit=${3:-50}
 few=$(((limit + 9) / 10))
-[ -d models/smollm2 ] || python -m dllm.training.smollm2 models/smollm2
+[ -d models/smollm2 ] || python -m dllm.training.fetch smollm2
 mkdir -p "$runs"
 published=$report/runs.tar.xz
 [ -d "$runs/smollm2" ] || [ -n "${DTYPE:-}" ] || [ ! -f "$published" ] || tar xJf "$published" -C "$runs"
