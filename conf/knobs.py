@@ -75,7 +75,7 @@ def check_named(of: type | Callable[..., Any], values: Mapping[str, Any], *, bel
     for name, value in values.items():
         fault = _fault(value, kinds.get(name, Any))
         if fault is not None:
-            raise fault.error(f"{below}{name}{fault.where}={_shown(fault.value)}{owner}; give {wanted(fault.kind)}")
+            raise fault.error(f"{below}{name}{fault.where}={shown(fault.value)}{owner}; give {wanted(fault.kind)}")
 
 
 def check_blocks(gen_len: int, block_len: int) -> None:
@@ -189,8 +189,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{f'the nearest is {ends[near[0]]}, and there are' if near else 'choose among'} {', '.join(names)}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any, quoted: bool = True) -> str:
+    """A value as a sentence names it, cut where it is long. quoted: a text in quotation marks."""
     if isinstance(value, int) and value.bit_length() > 1000:  # Python writes out no number of so many digits
         return f"a number of {value.bit_length()} bits"
-    text = repr(value)
+    text = repr(value) if quoted or not str(value).isprintable() else str(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -10,11 +10,22 @@ from parallelbench.records.files import printable
 from parallelbench.records.record import Run, readable_runs
 
 
+class Untrusted(ValueError):
+    """What a stored config says is not done, since it could do more than describe a run."""
+
+
 def whole_number(name: str, text: str, least: int = 1) -> int:
     """An option that counts. Raises ValueError unless it is a number from `least` to 999,999."""
     if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
         raise ValueError(f"{name}={text}; give a whole number in [{least}, 999999]")
     return int(text)
+
+
+def yes_or_no(name: str, text: str) -> bool:
+    """An option that is on or off. Raises ValueError for another word."""
+    if text not in ("true", "false"):
+        raise ValueError(f"{name}={text}; give true or false")
+    return text == "true"
 
 
 def split_options(

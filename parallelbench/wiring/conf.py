@@ -1,7 +1,10 @@
 """The conf folder, and what every reader of it needs: parts as objects, settings as values, errors in one sentence."""
 
+import ast
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 from hydra.errors import HydraException
@@ -9,11 +12,15 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from conf.knobs import shown
+from parallelbench import PUBLIC
 from parallelbench.records.compat import public_paths
 from parallelbench.records.files import os_sentence
+from parallelbench.report.options import Untrusted
 from parallelbench.wiring.catalogue import CONF, GROUPS
 
-__all__ = ["CONF", "GROUPS", "build_part", "in_one_sentence", "make_part", "resolved", "sentence"]
+__all__ = ["CONF", "GROUPS", "build_part", "doubt", "in_one_sentence", "make_part", "resolved", "sentence"]
+PARTS = ("decoder", "cache", "stop", "suite")  # groups of what is built again from a stored config
 
 
 def make_part(config: DictConfig) -> Any:
@@ -41,9 +48,49 @@ def in_one_sentence() -> Iterator[None]:
 
 
 @in_one_sentence()
-def build_part(config: Mapping[str, Any]) -> Any:
-    """The object that a part of a stored config describes. Raises ValueError with one sentence."""
-    return make_part(OmegaConf.create(dict(config)))
+def build_part(config: Mapping[str, Any], trust: bool = False, given: Mapping[str, Any] | None = None) -> Any:
+    """The object that a part of a stored config describes. given: what the user sets in it. Raises ValueError with one
+    sentence, also for what `doubt` finds in the stored part, unless whoever wrote it is trusted."""
+    given = given or {}
+    if not trust and (found := doubt({key: value for key, value in config.items() if key not in given})):
+        raise Untrusted(f"its config says {found}; read that file, and add trust=true if you trust it")
+    return make_part(OmegaConf.create({**config, **given}))
+
+
+def doubt(config: Any, groups: tuple[str, ...] = PARTS) -> str:
+    """The first value of a stored config that could do more than describe parts of this package, and what it could do;
+    empty where there is none. groups: of conf/, whose classes and functions are ours."""
+    left, known = [("", public_paths(config))], known_targets(groups)
+    while left:
+        key, value = left.pop()
+        if isinstance(value, Mapping | list | tuple):
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+            left += reversed([(f"{key}.{name}".lstrip("."), inner) for name, inner in pairs])
+        name = key.rpartition(".")[2]
+        if name == "_target_" and not (isinstance(value, str) and value in known):
+            why = "is no part of this package and could run anything"
+        elif name != "_target_" and re.fullmatch("_.*_", name):
+            why = "changes how a part is made"
+        elif "${" in key or (isinstance(value, str) and "${" in value):
+            why = "could read the environment"
+        elif isinstance(value, str) and re.match(r"\s*[a-zA-Z][\w+.-]*://", value):
+            why = "names another machine"
+        else:
+            continue
+        return f"{shown(key, quoted=False)}={shown(value, quoted=False)}, which {why}"
+    return ""
+
+
+@cache
+def known_targets(groups: tuple[str, ...]) -> frozenset[str]:
+    """The classes that our packages export, and all that the files of these groups of conf/ name."""
+    files = (file for group in groups for file in (CONF / group).rglob("*.yaml"))
+    named = {name for file in files for name in re.findall(r"_target_: ([\w.]+)", file.read_text(encoding="utf-8"))}
+    for package in ("decoders", "dllm"):
+        tree = ast.parse((CONF.parent / package / "__init__.py").read_text(encoding="utf-8"))
+        imported = (one.name for node in tree.body if isinstance(node, ast.ImportFrom) for one in node.names)
+        named |= {f"{package}.{name}" for name in imported if name[0].isupper() and not name.isupper()}
+    return frozenset(named | {f"parallelbench.{name}" for names in PUBLIC.values() for name in names})
 
 
 def sentence(error: Exception) -> str:

@@ -38,6 +38,7 @@ TABLES = {
     "leaderboard": "FILE,... the leaderboard site's MODEL.json",
     "generation": "v1 or v2 of ParallelBench, where the files do not say it",
 }
+TRUST = {"trust": "true makes whatever the config of a run names, not only parts of this package; false"}
 COMMANDS = {
     "run": Command(
         "wiring.ask",
@@ -57,7 +58,7 @@ COMMANDS = {
         "wiring.score",
         "DIR ...",
         "score stored completions again, without a model",
-        {"grammar": "another grammar checker: harper, languagetool, link_grammar or a URL"},
+        {"grammar": "another grammar checker: harper, languagetool, link_grammar or a URL", **TRUST},
     ),
     "recommend": Command(
         "report.recommend",
@@ -135,7 +136,7 @@ COMMANDS = {
         "report.best_possible",
         "RUN ...",
         "score against forwards of runs beside the best possible",
-        {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier"},
+        {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier", **TRUST},
         handed="conf.build_part",
     ),
     "analyze pbx": Command(
