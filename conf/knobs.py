@@ -6,6 +6,8 @@ what is beyond a million, `Literal` one of its values, a class its instances; `A
 interval. Annotations of other kinds (callables, protocols that exist for type checkers alone) allow everything.
 """
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -179,6 +181,15 @@ def wanted(kind: Any) -> str:
     if needed and kind in bases:
         return f"an object with {', '.join(needed)}"
     return f"an object whose class derives from {kind.__module__.split('.')[0]}.{kind.__name__}"
+
+
+def at_home(value: Any) -> Any:
+    """A path that begins with ~/ in the home folder, also inside lists and mappings; any other value as it is."""
+    if isinstance(value, Mapping):
+        return {key: at_home(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [at_home(one) for one in value]
+    return os.path.expanduser(value) if isinstance(value, str) and re.match("~(/|$)", value) else value
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

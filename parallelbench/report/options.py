@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from parallelbench.records.files import printable
+from parallelbench.records.files import in_short
 from parallelbench.records.record import Run, readable_runs
 
 
@@ -82,4 +82,4 @@ def suite_runs(paths: Sequence[Path]) -> list[Run]:
 
 def _name_skipped(reasons: Sequence[str]) -> None:
     for why in reasons:
-        print(f"skipped: {printable(why)}", file=sys.stderr)
+        print(f"skipped: {in_short(why)}", file=sys.stderr)

@@ -12,8 +12,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.knobs import shown
-from parallelbench import PUBLIC
+import parallelbench
+from conf.knobs import at_home, shown
 from parallelbench.records.compat import public_paths
 from parallelbench.records.files import os_sentence
 from parallelbench.report.options import Untrusted
@@ -25,9 +25,8 @@ PARTS = ("decoder", "cache", "stop", "suite")  # groups of what is built again f
 
 def make_part(config: DictConfig) -> Any:
     """The object that a part of a config describes. Raises Hydra's errors; see `in_one_sentence`."""
-    return instantiate(
-        public_paths(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)), _convert_="all"
-    )
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    return instantiate(at_home(public_paths(plain)), _convert_="all")
 
 
 def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def known_targets(groups: tuple[str, ...]) -> frozenset[str]:
         tree = ast.parse((CONF.parent / package / "__init__.py").read_text(encoding="utf-8"))
         imported = (one.name for node in tree.body if isinstance(node, ast.ImportFrom) for one in node.names)
         named |= {f"{package}.{name}" for name in imported if name[0].isupper() and not name.isupper()}
-    return frozenset(named | {f"parallelbench.{name}" for names in PUBLIC.values() for name in names})
+    return frozenset(named | {f"parallelbench.{name}" for names in parallelbench.PUBLIC.values() for name in names})
 
 
 def sentence(error: Exception) -> str:
@@ -99,6 +98,13 @@ def sentence(error: Exception) -> str:
         error.__cause__, ValueError | TypeError | OSError | HydraException
     ):
         error = error.__cause__
+    found = re.match(r"Error locating target '([^']*)'.*?(?:full_key: (\S+))?$", str(error), flags=re.DOTALL)
+    if found and (cause := error.__cause__):
+        why = " ".join(str(cause).split("Are you sure")[0].split())
+        return (
+            f"{found[2] or 'a part'} names {found[1]}, which cannot be imported ({why}); give the command in the "
+            f"folder that holds {found[1].split('.')[0]}.py, or put that folder on PYTHONPATH"
+        )
     if isinstance(error, OSError):
         return os_sentence(error)
     return " ".join(str(error).split("Config search path")[0].split())
