@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 
-from parallelbench.wiring.catalogue import LISTED, options, settings
+from parallelbench.wiring.catalogue import LISTED, folder, options, settings
 from parallelbench.wiring.menu import COMMANDS, VALUED, WIDTH, plain, table
 
 FLAGS = ("--multirun", "--run", "--resolve", "--hydra-help", "--version", "--help", "--info")
@@ -95,16 +95,6 @@ def _task_names() -> tuple[str, ...]:
     from parallelbench.tasks import named_tasks
 
     return tuple(named_tasks())
-
-
-def folder(name: str) -> Path:
-    """A --config-dir. Raises ValueError where it is none. Its files may name classes of modules in the current folder,
-    which `python -m` looks into and the program `parallelbench` by itself does not."""
-    if not Path(name).is_dir():
-        raise ValueError(f"--config-dir {name} is no folder; it holds folders such as decoder with yaml files")
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())
-    return Path(name)
 
 
 def _check_words(words: Sequence[str]) -> None:

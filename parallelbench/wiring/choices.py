@@ -6,8 +6,8 @@ from pathlib import Path
 from conf.knobs import nearest
 from parallelbench.tasks import named_tasks
 from parallelbench.tasks.base import Task, question
-from parallelbench.wiring.ask import folder
-from parallelbench.wiring.catalogue import LISTED, options, settings, verified
+from parallelbench.wiring.catalogue import LISTED, folder, options, settings, verified
+from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import table
 
 HEADINGS = (*LISTED, "tasks", "settings")
@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> str:
 def _rows(heading: str, mine: Path | None) -> list[str]:
     if heading == "tasks":
         rows = [(f"suite.tasks={name}", _asked(task)) for name, task in named_tasks().items()]
-        rows += [(f"suite={suite}: {name}", _asked(task)) for name, (suite, task) in own_tasks(mine).items()]
+        own = own_tasks(mine) if mine else {}
+        rows += [(f"suite={suite}: {name}", _asked(task)) for name, (suite, task) in own.items()]
     elif heading == "settings":
         rows = [(f"{key}={default}", what) for key, (default, what) in settings().items()]
     else:
@@ -37,16 +38,6 @@ def _rows(heading: str, mine: Path | None) -> list[str]:
         said = {row: verified(row.removeprefix("model="), mine) for row, _ in rows}
         rows = [(row, f"{what} [verified: {said[row]}]" if said[row] else what) for row, what in rows]
     return table([(f"  {name}", what) for name, what in rows], 22)
-
-
-def own_tasks(mine: Path | None) -> dict[str, tuple[str, Task]]:
-    """The tasks of the user's own suites by name, each with its suite. Raises ValueError where one cannot be made."""
-    found = {}
-    for suite in sorted(options("suite", mine).keys() - options("suite").keys()):
-        from parallelbench.wiring.overrides import own_suite  # and with it Hydra
-
-        found |= {task.name: (suite, task) for task in own_suite(suite, mine).build()}
-    return found
 
 
 def _asked(task: Task) -> str:

@@ -5,8 +5,10 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
+import hydra
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -17,9 +19,21 @@ from conf.knobs import at_home, shown
 from parallelbench.records.compat import public_paths
 from parallelbench.records.files import os_sentence
 from parallelbench.report.options import Untrusted
-from parallelbench.wiring.catalogue import CONF, GROUPS
+from parallelbench.tasks import Task
+from parallelbench.wiring.catalogue import CONF, GROUPS, RUN, options
 
-__all__ = ["CONF", "GROUPS", "build_part", "doubt", "in_one_sentence", "make_part", "resolved", "sentence"]
+__all__ = [
+    "CONF",
+    "GROUPS",
+    "build_part",
+    "doubt",
+    "in_one_sentence",
+    "make_part",
+    "own_tasks",
+    "resolved",
+    "searched",
+    "sentence",
+]
 PARTS = ("decoder", "cache", "stop", "suite")  # groups of what is built again from a stored config
 
 
@@ -90,6 +104,22 @@ def known_targets(groups: tuple[str, ...]) -> frozenset[str]:
         imported = (one.name for node in tree.body if isinstance(node, ast.ImportFrom) for one in node.names)
         named |= {f"{package}.{name}" for name in imported if name[0].isupper() and not name.isupper()}
     return frozenset(named | {f"parallelbench.{name}" for names in parallelbench.PUBLIC.values() for name in names})
+
+
+def searched(config_dir: Path | None) -> list[str]:
+    """What Hydra is told of a --config-dir."""
+    return [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
+
+
+@in_one_sentence()
+def own_tasks(mine: Path) -> dict[str, tuple[str, Task]]:
+    """The tasks of the user's own suites by name, each with its suite. Raises ValueError where one cannot be made."""
+    found = {}
+    with hydra.initialize_config_dir(str(CONF), version_base=None):
+        for suite in sorted(options("suite", mine).keys() - options("suite").keys()):
+            config = hydra.compose(RUN, [*searched(mine), f"suite={suite}"])
+            found |= {task.name: (suite, task) for task in make_part(config.suite).build()}
+    return found
 
 
 def sentence(error: Exception) -> str:

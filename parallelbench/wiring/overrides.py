@@ -25,7 +25,7 @@ from conf.knobs import Count, Knobs, Number, check_blocks, check_named, shown
 from parallelbench.records.facts import flatten
 from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF, RUN, options
-from parallelbench.wiring.conf import in_one_sentence, make_part, sentence
+from parallelbench.wiring.conf import in_one_sentence, make_part, searched, sentence
 from parallelbench.wiring.exits import explained
 from parallelbench.wiring.menu import VALUED, understood
 from parallelbench.wiring.show import outline
@@ -56,7 +56,7 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
     setting cannot have. Tries the first job of the sweep as Hydra would make it, and in it each other value that the
     sweep gives. sweeps: whether there may be several jobs."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
-        search = _search(config_dir)
+        search = searched(config_dir)
         parsed = [_parsed(override) for override in overrides]
         _check_jobs(parsed, sweeps)
         values = [_values(override, config_dir) for override in parsed]
@@ -75,16 +75,6 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
                     other = config.copy()
                     OmegaConf.update(other, override.key_or_group, _parsed(value).value(), force_add=True)
                     check_values(other, fits)
-
-
-def own_suite(name: str, config_dir: Path | None) -> Any:
-    """A suite by its name in the user's folder. Raises ValueError with one sentence."""
-    with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
-        return make_part(_composed([f"suite={name}"], _search(config_dir)).suite)
-
-
-def _search(config_dir: Path | None) -> list[str]:
-    return [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
 
 
 def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
@@ -151,12 +141,12 @@ def _parts(node: Any, below: str = "") -> Iterator[tuple[str, str, dict[str, Any
 def _composed(job: Sequence[str], search: Sequence[str]) -> DictConfig:
     try:
         return hydra.compose(RUN, [*search, *job])
+    except HydraException as error:
+        raise ValueError(_with_nearest(error, job, search, RUN)) from error
     except OSError as error:
         raise ValueError(
             f"{shown(max(job, key=len), quoted=False)} is a name that no file has; give another"
         ) from error
-    except HydraException as error:
-        raise ValueError(_with_nearest(error, job, search, RUN)) from error
 
 
 def _parsed(override: str) -> Override:

@@ -18,9 +18,8 @@ from conf import knobs
 from conf.knobs import Knobs, nearest, wanted
 from parallelbench.tasks import Reworded, named_task, named_tasks
 from parallelbench.tasks.base import question
-from parallelbench.wiring.ask import folder
-from parallelbench.wiring.catalogue import CONF, LISTED, comments, options
-from parallelbench.wiring.choices import own_tasks
+from parallelbench.wiring.catalogue import CONF, LISTED, comments, folder, options
+from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import WIDTH, table
 
 ROOT = CONF.parent
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str]) -> str:
 
 def _task(name: str, mine: Path | None) -> str:
     """Its prompt, target and scorer, by its first sample."""
-    own = own_tasks(mine)
+    own = own_tasks(mine) if mine else {}
     known = {**named_tasks(), **{full: task for full, (_, task) in own.items()}}
     first, at, wording = name.partition("@")
     found = [full for full in known if full == first or full.endswith(f"/{first}")]
