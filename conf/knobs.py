@@ -6,6 +6,8 @@ what is beyond a million, `Literal` one of its values, a class its instances; `A
 interval. Annotations of other kinds (callables, protocols that exist for type checkers alone) allow everything.
 """
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -75,7 +77,7 @@ def check_named(of: type | Callable[..., Any], values: Mapping[str, Any], *, bel
     for name, value in values.items():
         fault = _fault(value, kinds.get(name, Any))
         if fault is not None:
-            raise fault.error(f"{below}{name}{fault.where}={_shown(fault.value)}{owner}; give {wanted(fault.kind)}")
+            raise fault.error(f"{below}{name}{fault.where}={shown(fault.value)}{owner}; give {wanted(fault.kind)}")
 
 
 def check_blocks(gen_len: int, block_len: int) -> None:
@@ -181,6 +183,15 @@ def wanted(kind: Any) -> str:
     return f"an object whose class derives from {kind.__module__.split('.')[0]}.{kind.__name__}"
 
 
+def at_home(value: Any) -> Any:
+    """A path that begins with ~/ in the home folder, also inside lists and mappings; any other value as it is."""
+    if isinstance(value, Mapping):
+        return {key: at_home(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [at_home(one) for one in value]
+    return os.path.expanduser(value) if isinstance(value, str) and re.match("~(/|$)", value) else value
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """What to choose instead of a word that is not known: the closest, and all of them."""
     names = list(known)
@@ -189,8 +200,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{f'the nearest is {ends[near[0]]}, and there are' if near else 'choose among'} {', '.join(names)}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any, quoted: bool = True) -> str:
+    """A value as a sentence names it, cut where it is long. quoted: a text in quotation marks."""
     if isinstance(value, int) and value.bit_length() > 1000:  # Python writes out no number of so many digits
         return f"a number of {value.bit_length()} bits"
-    text = repr(value)
+    text = repr(value) if quoted or not str(value).isprintable() else str(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

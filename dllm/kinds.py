@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoTokenizer
 
-from conf.knobs import Weight, check
+from conf.knobs import Weight, at_home, check
 from dllm.causal import load_causal
 from dllm.checkpoint import (
     ASSETS,
@@ -40,6 +40,7 @@ def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options:
     a name that is nearly a shipped model's and a folder that is not there.
     """
     check(load, name_or_path=name_or_path, guidance=guidance)
+    name_or_path, options = at_home(name_or_path), at_home(options)
     _check_spelling(str(name_or_path))
     check_folder(str(name_or_path))
     kind = _kind(name_or_path, options)

@@ -16,7 +16,7 @@ HELP = ("-h", "--help")
 
 def main() -> None:
     with explained():
-        _main(sys.argv[1:] or ["--help"])
+        _main(menu.understood(sys.argv[1:]) or ["--help"])
 
 
 def _main(words: Sequence[str]) -> None:

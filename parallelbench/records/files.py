@@ -7,6 +7,7 @@ import csv
 import errno
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
@@ -24,6 +25,10 @@ FIXES = {
 }
 
 
+WORD, LINE = 100, 1600  # characters of a word and of a line that is said
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems that cannot wait for a disk
+
+
 def os_sentence(error: OSError) -> str:
     """What an operating system refused, and what to do about it."""
     where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
@@ -34,6 +39,18 @@ def os_sentence(error: OSError) -> str:
 def printable(text: str) -> str:
     """Lines as they are, and any other character that would not show as its escape: nothing steers a terminal."""
     return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """A name as it is, and what would break a line or steer a terminal as its escape."""
+    return printable(text).replace("\n", "\\n")
+
+
+def in_short(text: str) -> str:
+    """One line that can be printed, without the middles of what is endless: a word of many letters, a long list."""
+    line = printable(" ".join(text.split()))
+    line = re.sub(rf"([^\s/]{{{WORD}}})[^\s/]+?(?=[;:,]?(?:[\s/]|$))", r"\1...", line)
+    return line if len(line) <= LINE else f"{line[: LINE * 3 // 4]} ... {line[-LINE // 4 :]}"
 
 
 def read_bytes(path: Path) -> bytes:
@@ -87,6 +104,9 @@ def replace_file(path: Path, content: str | bytes) -> None:
         try:
             _write(file.fileno(), _encoded(content) if isinstance(content, str) else content)
             os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise OSError(error.errno, error.strerror, str(path)) from error
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -95,14 +115,28 @@ def replace_file(path: Path, content: str | bytes) -> None:
 def write_csv(path: Path, rows: Iterable[Sequence[object]], line_end: str = "\r\n") -> None:
     """Writes a CSV file, as `replace_file` does it. rows: the heading and the lines below it."""
     file = StringIO(newline="")
-    csv.writer(file, lineterminator=line_end).writerows(rows)
+    csv.writer(file, lineterminator=line_end).writerows([_no_formula(cell) for cell in row] for row in rows)
     replace_file(path, file.getvalue())
+
+
+def _no_formula(cell: object) -> object:
+    """A text that a spreadsheet would take for a formula, behind a quotation mark; numbers stay numbers."""
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    return cell if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", cell) else f"'{cell}"
 
 
 def write_text(path: Path, text: str) -> str:
     """Writes what a command tells, as `replace_file` does it. Returns the text with the file's name below."""
-    replace_file(path, text)
+    replace_file(path, inert(text))
     return f"{text}\n{path}"
+
+
+def inert(markdown: str) -> str:
+    """Markdown that loads nothing and holds no HTML, whatever the names in it are: its pictures lie beside it."""
+    return re.sub(
+        r"<(?=[a-zA-Z/!?])", "&lt;", re.sub(r"\](?=\(\s*<?\s*([a-zA-Z][\w+.-]*:|[/\\]))", r"]\\", printable(markdown))
+    )
 
 
 def check_picture(name: str) -> None:
@@ -111,9 +145,19 @@ def check_picture(name: str) -> None:
         raise ValueError(f"svg={name} is no file in a folder that exists; give one such as decode.svg")
 
 
+def check_link(folder: Path) -> None:
+    """Raises ValueError for a link, in a folder's path, to what is not there: nothing can be made behind it."""
+    for part in (folder, *folder.parents):
+        if part.is_symlink() and not part.exists():
+            raise ValueError(
+                f"{part} is a link to {os.readlink(part)}, which is not there; make that or choose another"
+            )
+
+
 def out_folder(name: str | Path) -> Path:
     """A folder to write into, made where it is missing. Raises ValueError where that cannot be."""
     folder = Path(name)
+    check_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=folder).close()
@@ -131,7 +175,11 @@ def _write(file: int, data: bytes) -> None:
     left = memoryview(data)
     while left:  # a nearly full disk takes a part and says so with the next
         left = left[os.write(file, left) :]
-    os.fsync(file)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
 
 
 def _refuse(constant: str) -> None:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from parallelbench.records.files import check_link
+
 LOCK = "writer.tmp"
 
 
@@ -25,6 +27,7 @@ def writing(folder: Path) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose another out_dir")
+    check_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         yield

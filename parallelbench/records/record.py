@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
+from conf.knobs import shown
 from parallelbench.records.compat import as_written_today, first_paths, unstated_facts
 from parallelbench.records.facts import Facts
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
@@ -21,6 +22,7 @@ from parallelbench.records.shards import Shards
 from parallelbench.tasks.base import Sample
 
 SCHEMA = 1
+MOST_KNOBS, MOST_SETTINGS, DEEPEST = 200, 5000, 40  # of a run, and levels of its config
 CONFIG, RUN = "config.yaml", "run.json"
 NEVER = -1  # of committed_at: no forward did
 NEW = {"drafts", "share_s"}  # not in lines of before they were there
@@ -223,12 +225,15 @@ def read_info(folder: Path) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise ValueError(f"{path} holds no run; delete it and repeat the run's command")
     schema = info.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
+    if type(schema) is int and schema > SCHEMA:
         raise ValueError(f"{path} has schema {schema}, this version reads {SCHEMA}; update it to read that run")
     try:
-        if schema != SCHEMA:
-            raise ValueError(f"{RUN} has schema {schema}, not {SCHEMA}")
+        if schema != SCHEMA or type(schema) is not int:
+            raise ValueError(f"{RUN} has schema {shown(schema)}, not {SCHEMA}")
         check(info, Info, "")
+        for key in ("knobs", "choices"):
+            if len(info.get(key, ())) > MOST_KNOBS:
+                raise ValueError(f"{RUN} has {len(info[key])} {key}, more than {MOST_KNOBS}")
         if info["choices"]:
             check(info["choices"], Choices, "choices")
     except ValueError as error:
@@ -310,4 +315,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} holds values that no config has ({error}); restore it") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no config; restore it or choose another out_dir")
+    left, number = [(content, 0)], 0
+    while left:
+        value, depth = left.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left += [(one, depth + 1) for one in inner]
+        number += isinstance(value, dict)
+        if depth > DEEPEST or number + len(left) > MOST_SETTINGS:
+            many = f"more than {DEEPEST} levels" if depth > DEEPEST else f"more than {MOST_SETTINGS} settings"
+            raise ValueError(f"{path} has {many}; leave that run out")
     return as_written_today(content)

@@ -12,11 +12,11 @@ from transformers import PreTrainedTokenizerBase
 
 import dllm
 from parallelbench.records.files import out_folder, write_csv, write_text
-from parallelbench.records.record import Record
+from parallelbench.records.record import Record, Run
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 from parallelbench.report.markdown import csv_lines, table
-from parallelbench.report.options import split_options, suite_runs, whole_number
+from parallelbench.report.options import Untrusted, split_options, suite_runs, whole_number, yes_or_no
 from parallelbench.report.plots import exact
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
@@ -24,7 +24,7 @@ from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import measure
 
-OPTIONS = {"samples": "100", "out_dir": "results/frontier"}
+OPTIONS = {"samples": "100", "out_dir": "results/frontier", "trust": "false"}
 PRICES = np.concatenate([[0], np.geomspace(1e-3, 4, 80)])  # of a forward, in accuracy
 MAX_CURVES = 8  # more are drawn alike
 
@@ -61,14 +61,13 @@ class Best:
     accuracy: float
 
 
-def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any]) -> str:
+def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any], bool], Any]) -> str:
     """Writes frontier.csv, bounds.csv, report.md and two figures; returns the report."""
     paths, options = split_options(arguments, OPTIONS)
-    samples = whole_number("samples", options["samples"])
-    out_dir = out_folder(options["out_dir"])
+    samples, trust = whole_number("samples", options["samples"]), yes_or_no("trust", options["trust"])
     runs = suite_runs(paths)
-    for run in runs:
-        run.check_filled()
+    parts = [_parts(run, lambda config: build_part(config, trust)) for run in runs]
+    out_dir = out_folder(options["out_dir"])
     shapes = {task: found for task in tasks_of(runs) if (found := shapes_of(task, runs))}
     if not shapes:
         raise ValueError(f"no run holds a task with several answers ({', '.join(OPEN)}) of lists short enough to list")
@@ -81,7 +80,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     }
     names, refused = run_names(runs), {}
     points = []
-    for name, run in tqdm(list(zip(names, runs, strict=True)), desc="ideal models", unit="run"):
+    for name, run, made in tqdm(list(zip(names, runs, parts, strict=True)), desc="ideal models", unit="run"):
         for task, found in shapes.items():
             records = [record for record in run.records if record.task == task]
             if records:
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
             if not records or name in refused or not _are_tokens_of(tokenizer, records):
                 continue
             try:
-                forwards, score = ideal(run, found, tokenizer, samples, build_part)
+                forwards, score = ideal(run, made, found, tokenizer, samples)
             except ValueError as error:
                 refused[name] = str(error)
                 continue
@@ -102,6 +101,17 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any]], Any
     plots.save(_score_figure(points, shapes, values, curves), out_dir / "frontier")
     plots.save(_bits_figure(bests), out_dir / "kl_bounds")
     return write_text(out_dir / "report.md", _markdown(points, bests, refused))
+
+
+def _parts(run: Run, build_part: Callable[[Mapping[str, Any]], Any]) -> tuple[Any, Any] | str:
+    """A run's decoder and stop rule, or why they cannot be made. Raises ValueError for what is not trusted."""
+    run.check_filled()
+    try:
+        return build_part(run.config["decoder"]), build_part(run.config["stop"])
+    except Untrusted as error:
+        raise ValueError(f"{run.folder}: {error}") from error
+    except ValueError as error:
+        return str(error)
 
 
 def _are_tokens_of(tokenizer: PreTrainedTokenizerBase, records: Sequence[Record]) -> bool:

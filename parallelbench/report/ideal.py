@@ -1,7 +1,7 @@
 """The waiting line's operations with many answers as ideal models: every valid answer equally likely."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any, cast
@@ -46,17 +46,21 @@ def answers(task: str, data: Mapping[str, Any]) -> list[list[str]]:
 
 def ideal(
     run: Run,
+    parts: tuple[Any, Any] | str,
     shapes: Sequence[Shape],
     tokenizer: PreTrainedTokenizerBase,
     samples: int,
-    build_part: Callable[[Mapping[str, Any]], Any],
 ) -> tuple[float, Value]:
     """Mean forwards and score of a run's decoder and stop rule on the ideal model of a task, `samples` decodes per
-    shape, weighted as the run's samples are. Raises ValueError for a decoder that no ideal model can serve."""
-    decoder, stop = build_part(run.config["decoder"]), build_part(run.config["stop"])
+    shape, weighted as the run's samples are. parts: those two, or why there are none. Raises ValueError for a decoder
+    that no ideal model can serve."""
+    if isinstance(parts, str):
+        raise ValueError(parts)
+    decoder, stop = parts
     if not isinstance(decoder, Decoder):
         raise ValueError("a decoder with a loop of its own does not run on an ideal model")
-    assert isinstance(stop, StopRule)
+    if not isinstance(stop, StopRule):
+        raise ValueError(f"{type(stop).__name__} is no stop rule")
     if decoder.temperature == 0:
         decoder = replace(decoder, temperature=COLD)
     nfe, scores, strata = [], [], []

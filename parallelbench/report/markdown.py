@@ -5,14 +5,17 @@ from itertools import groupby, zip_longest
 from textwrap import wrap
 from typing import Any
 
+from parallelbench.records.files import one_line
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.table import WIDTH
 
+PIPE = r"\|"  # of a cell's own
 FIRST = 40  # characters of a table's first column in a terminal; longer names take several lines
 
 
 def table_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    """A line of a table; what would end a cell or a line inside one is escaped."""
+    return f"| {' | '.join(one_line(cell).replace('|', PIPE) for cell in cells)} |"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 1) -> list[str]:
@@ -47,7 +50,7 @@ def as_text(markdown: str, folds: bool) -> str:
     lines = list[str]()
     for is_table, block in groupby(markdown.splitlines(), lambda line: line.startswith("| ")):
         if is_table:
-            lines += _aligned([line[2:-2].split(" | ") for line in block])
+            lines += _aligned([[cell.replace(PIPE, "|") for cell in line[2:-2].split(" | ")] for line in block])
             continue
         for line in block:
             if line.startswith("!["):
@@ -59,7 +62,8 @@ def as_text(markdown: str, folds: bool) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    heads, rule, *body = rows
+    heads, rule, *body = rows if len(rows) > 1 else [rows[0], [""] * len(rows[0])]
+    body = [[*row, *[""] * len(heads)][: len(heads)] for row in body]
     widest = [max([1, *map(len, [*head.split(), *(row[i] for row in body)])]) for i, head in enumerate(heads)]
     first = min(widest[0], FIRST)
     widths = [first, *(min(width, WIDTH - first - 2) for width in widest[1:])]

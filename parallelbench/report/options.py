@@ -6,8 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from parallelbench.records.files import printable
+from parallelbench.records.files import in_short
 from parallelbench.records.record import Run, readable_runs
+
+
+class Untrusted(ValueError):
+    """What a stored config says is not done, since it could do more than describe a run."""
 
 
 def whole_number(name: str, text: str, least: int = 1) -> int:
@@ -15,6 +19,13 @@ def whole_number(name: str, text: str, least: int = 1) -> int:
     if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
         raise ValueError(f"{name}={text}; give a whole number in [{least}, 999999]")
     return int(text)
+
+
+def yes_or_no(name: str, text: str) -> bool:
+    """An option that is on or off. Raises ValueError for another word."""
+    if text not in ("true", "false"):
+        raise ValueError(f"{name}={text}; give true or false")
+    return text == "true"
 
 
 def split_options(
@@ -71,4 +82,4 @@ def suite_runs(paths: Sequence[Path]) -> list[Run]:
 
 def _name_skipped(reasons: Sequence[str]) -> None:
     for why in reasons:
-        print(f"skipped: {printable(why)}", file=sys.stderr)
+        print(f"skipped: {in_short(why)}", file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from parallelbench.records.files import out_folder, replace_file, write_csv
+from parallelbench.records.files import inert, one_line, out_folder, replace_file, write_csv
 from parallelbench.records.questions import wording
 from parallelbench.records.record import Run
 from parallelbench.report import plots
@@ -116,7 +116,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         [] if wordings is None else wording_lines(wordings, names),
         [] if equal is None else equal_quality_lines(equal, runs, names, list(curve_of.values())),
     )
-    replace_file(out_dir / "report.md", text)
+    replace_file(out_dir / "report.md", inert(text))
     write_page(runs, metrics, out_dir, command, equal, wordings)
     bar.close()
     return text
@@ -124,7 +124,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
 
 def _models(runs: Sequence[Run]) -> str:
     """Each model once, in the order of the runs; of many their number."""
-    names = list(dict.fromkeys(run.info["model"] for run in runs))
+    names = list(dict.fromkeys(one_line(run.info["model"]) for run in runs))
     if len(names) > MAX_MODELS:
         return f"{len(names)} models"
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from parallelbench.records.facts import flatten, short_names
+from parallelbench.records.files import one_line
 from parallelbench.records.record import Run
 from parallelbench.stats.groups import K, grouped
 
@@ -24,7 +25,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
             peers = [s for other, s in zip(choices, flat, strict=True) if other.get(group) == choice]
             hidden = key in ("out_dir", "suite.tasks") or key in run.facts.knobs
             if not hidden and not _is_usual(value, [peer.get(key) for peer in peers]):
-                parts.append(f"{_last_name(key)}={_short(value)}")
+                parts.append(f"{one_line(_last_name(key))}={_short(value)}")
         names.append(" ".join(parts))
     if len(set(names)) < len(names):
         names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
@@ -62,8 +63,8 @@ def _is_usual(value: object, all_values: Sequence[object]) -> bool:
 def _choices(run: Run) -> dict[str, str]:
     """A run's choices. A model that is only "local" is the end of its path."""
     path = run.config.get("model", {}).get("name_or_path", "")
-    chosen = dict(run.info["choices"])
-    return chosen if chosen["model"] != "local" else chosen | {"model": _end(str(path))}
+    chosen = {group: one_line(option) for group, option in run.info["choices"].items()}
+    return chosen if chosen["model"] != "local" else chosen | {"model": one_line(_end(str(path)))}
 
 
 def _end(path: str) -> str:
@@ -76,13 +77,13 @@ def method(run: Run) -> str:
     inner = flatten(run.config["decoder"].get("decoder", {}))
     keys = sorted((key for key in inner if key.endswith("._target_")), key="rule._target_".__ne__)  # the rule first
     parts = [_class_name(key, inner[key]) for key in keys]
-    return run.info["choices"]["decoder"] + (f"({'+'.join(map(str, parts))})" if parts else "")
+    return one_line(run.info["choices"]["decoder"] + (f"({'+'.join(map(str, parts))})" if parts else ""))
 
 
 def knobs(run: Run) -> dict[str, str]:
     """A run's knobs by their short names, as they are shown."""
     names = short_names(run.facts.knobs)
-    return {names[key]: _short(value) for key, value in run.facts.knobs.items()}
+    return {one_line(names[key]): _short(value) for key, value in run.facts.knobs.items()}
 
 
 def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, str]:
@@ -94,7 +95,7 @@ def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, str]:
 
 def _short(value: object) -> str:
     """As on the command line, without blanks, because blanks separate the parts of a run's name; of a path its end."""
-    text = "null" if value is None else str(value).replace(" ", "")
+    text = "null" if value is None else one_line(str(value).replace(" ", ""))
     return _end(text) if "/" in text else text
 
 

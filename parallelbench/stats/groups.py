@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
+from parallelbench.records.files import one_line
 from parallelbench.records.record import Run
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ def comparable(runs: Sequence[Run], across_models: bool = False) -> list[list[Ru
 
 
 def model_name(run: Run) -> str:
-    return f"{run.info['model']} (weights {_weights(run)[:8]})"
+    return one_line(f"{run.info['model']} (weights {_weights(run)[:8]})")
 
 
 def samples_name(run: Run) -> str:
@@ -60,7 +61,7 @@ def samples_name(run: Run) -> str:
     versions = sorted({record.task_version for record in run.records})
     tasks = len({record.task for record in run.records})
     digest = hashlib.sha256(repr(_samples(run)).encode()).hexdigest()[:6]
-    return (
+    return one_line(
         f"suite={run.info['choices']['suite']}, seed={run.config['seed']}: {tasks} task{'s' * (tasks > 1)} "
         f"(version {', '.join(versions)}), {len(run.records)} samples (set {digest})"
     )

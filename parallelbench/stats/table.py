@@ -1,8 +1,10 @@
 """Metrics as text for a terminal: of one run, and of the runs of a sweep."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from textwrap import wrap
 
+from parallelbench.records.files import one_line
 from parallelbench.records.questions import wording
 from parallelbench.records.record import Run
 from parallelbench.stats.curves import run_names
@@ -10,6 +12,7 @@ from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, METRICS, OF_DRAFTS, Metric, aggregate, legend
 
 WIDTH = 100  # characters of a line
+LEAST_FORWARD = 1e-7  # seconds of a forward, shared by a batch: below what a machine can do
 
 
 def run_table(run: Run, brief: bool = False) -> str:
@@ -65,4 +68,11 @@ def measured_on(run: Run) -> str:
     """What seconds mean nothing without. Each batch was timed in its own process, slowed by those beside it."""
     processes = run.info.get("processes", 1)
     beside = f", {processes} processes at once" if processes > 1 else ""
-    return f"{run.info['device']}, batch size {run.config['batch_size']}{beside}"
+    odd = ", by a clock that stood still or jumped (do not use them)" if _odd_clock(run) else ""
+    return one_line(f"{run.info['device']}, batch size {run.config['batch_size']}{beside}{odd}")
+
+
+def _odd_clock(run: Run) -> bool:
+    """Whether a forward took less than any can, or one sample a thousand times as long as most and above a minute."""
+    seconds = [record.seconds / record.nfe for record in run.records]
+    return bool(seconds) and (min(seconds) < LEAST_FORWARD or max(seconds) > max(1000 * median(seconds), 60.0))

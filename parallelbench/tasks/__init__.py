@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from conf.knobs import Count, Knobs
+from conf.knobs import Count, Knobs, shown
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, first_wording, train_draw
 from parallelbench.tasks.infilling import infilled
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
@@ -47,7 +47,7 @@ class Suite(Knobs):
         leaves that score out.
     infill: tokens of an item, where the form of the answers, which are lists, is given; None where it is not.
 
-    Raises ValueError for an unknown task, wording or grammar.
+    Raises ValueError for an unknown or repeated task, wording or grammar, and for no task.
     """
 
     tasks: Sequence[str | Task]
@@ -60,22 +60,21 @@ class Suite(Knobs):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_grammar(self.grammar)
-        self._named(named_tasks(self.lengths))
+        names = [task.name for task in self._named(named_tasks(self.lengths))]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"suite.tasks={shown(names)}; give at least one task and wording, each once")
 
     def _named(self, known: Mapping[str, Task]) -> list[Task]:
         chosen = [named_task(task, known) if isinstance(task, str) else task for task in self.tasks]
         return [reworded(task, number) if number else task for task in chosen for number in self.templates]
 
     def build(self) -> list[Task]:
-        """The tasks in order. Raises ValueError for a repeated task, an empty suite, or a text task whose grammar
+        """The tasks in order. Raises ValueError for a text task whose grammar
         backend or BERTScore model is not there."""
         known = named_tasks(self.lengths)
         if any(isinstance(task, str) and first_wording(task) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)
             known |= text_tasks(grammar_backend(self.grammar), bertscore)
         tasks = self._named(known)
-        names = [task.name for task in tasks]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"suite.tasks={names}; give at least one task and wording, each once")
         _ = [task.version for task in tasks]  # loads what a version names
         return infilled(tasks, self.infill)

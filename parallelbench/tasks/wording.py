@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
 
-from conf.knobs import In, nearest
+from conf.knobs import In, nearest, shown
 from parallelbench.tasks.base import Draw, Drawable, Drawn, ManyAnswers, Sample, Task, first_wording
 
 Wording = Annotated[int, In("[0, 99]", "the number of a task's wording, 0 is the first")]
@@ -57,6 +57,6 @@ def named_task(name: str, known: Mapping[str, Task]) -> Task:
     """One of the known tasks, or its wording `NAME@2`. Raises ValueError for one that is not there."""
     first = first_wording(name)
     if first not in known:
-        raise ValueError(f"unknown task {name!r}; {nearest(first, known)}")
+        raise ValueError(f"unknown task {shown(name)}; {nearest(first, known)}")
     wording = int(name[len(first) + 1 :] or 0)
     return reworded(known[first], wording) if wording else known[first]

@@ -4,11 +4,12 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 
-from parallelbench.wiring.catalogue import LISTED, options, settings
+from parallelbench.wiring.catalogue import LISTED, folder, options, settings
 from parallelbench.wiring.menu import COMMANDS, VALUED, WIDTH, plain, table
 
 FLAGS = ("--multirun", "--run", "--resolve", "--hydra-help", "--version", "--help", "--info")
@@ -25,14 +26,15 @@ def main(arguments: Sequence[str]) -> None:
     refused, overrides, words = "", [], []
     try:
         words = plain(arguments, FLAGS, VALUED)
-        sweeps = bool({"-m", "--multirun"} & set(words))
-        words = [word if sweeps and "," in word else bracketed(word) for word in words]
+        sweeps = bool({"-m", "--multirun"} & set(words)) or any(word.startswith("hydra.mode=") for word in words)
+        words = [bracketed(word, sweeps) for word in words]
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
         _check_words(words)
         if not any(word.startswith(OTHER_ROOT) for word in words):
             from parallelbench.wiring.overrides import check_overrides  # and with it Hydra
 
-            check_overrides([*overrides, *(word for word in words if word.startswith("~"))], _config_dir(words))
+            given = [*overrides, *(word for word in words if word.startswith("~"))]
+            check_overrides(given, _config_dir(words), sweeps)
     except ValueError as error:
         if all(os.environ.get(name, "1") == "1" for name in SIZES):
             raise
@@ -68,16 +70,31 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def bracketed(word: str) -> str:
-    """A list of a suite's, suite.tasks=a,b or suite.tasks=a, as Hydra wants it: suite.tasks=[a,b]."""
-    return re.sub(r"^(suite\.(?:tasks|lengths|templates))=([^\[\]'\"$]+)$", r"\1=[\2]", word)
+def bracketed(word: str, sweeps: bool = False) -> str:
+    """A list of a suite's, suite.tasks=a,b or suite.tasks=a, as Hydra wants it: suite.tasks=[a,b], and in a sweep
+    suite.tasks=[a],[b]. Tasks have their whole names then, `waiting_line/copy` for `copy`."""
+    key, _, value = word.partition("=")
+    if key not in ("suite.tasks", "suite.lengths", "suite.templates") or re.search("['\"$(]", value):
+        return word
+    if not value.startswith("["):
+        value = f"[{value.replace(',', '],[') if sweeps else value}]" if value else value
+    if key == "suite.tasks":
+        value = re.sub(r"[^\[\],\s]+", lambda name: whole_name(name[0]), value)
+    return f"{key}={value}"
 
 
-def folder(name: str) -> Path:
-    """A --config-dir. Raises ValueError where it is none."""
-    if not Path(name).is_dir():
-        raise ValueError(f"--config-dir {name} is no folder; it holds folders such as decoder with yaml files")
-    return Path(name)
+def whole_name(name: str) -> str:
+    """A task by its whole name, where the last part tells which is meant."""
+    last, at, wording = name.partition("@")
+    found = [known for known in _task_names() if known.rpartition("/")[2] == last]
+    return found[0] + at + wording if len(found) == 1 else name
+
+
+@cache
+def _task_names() -> tuple[str, ...]:
+    from parallelbench.tasks import named_tasks
+
+    return tuple(named_tasks())
 
 
 def _check_words(words: Sequence[str]) -> None:

@@ -1,6 +1,8 @@
 """What the conf folder offers, read as text: nothing that its files name is imported."""
 
+import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -36,3 +38,13 @@ def settings() -> dict[str, tuple[str, str]]:
     text = (CONF / f"{RUN}.yaml").read_text(encoding="utf-8")
     found = re.findall(r"^(\w+): (\S+) # (.+)$", text, flags=re.MULTILINE)
     return {key: (default, about) for key, default, about in found}
+
+
+def folder(name: str) -> Path:
+    """A --config-dir. Raises ValueError where it is none. Its files may name classes of modules in the current folder,
+    which `python -m` looks into and the program `parallelbench` by itself does not."""
+    if not Path(name).is_dir():
+        raise ValueError(f"--config-dir {name} is no folder; it holds folders such as decoder with yaml files")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())
+    return Path(name)

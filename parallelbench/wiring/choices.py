@@ -6,8 +6,8 @@ from pathlib import Path
 from conf.knobs import nearest
 from parallelbench.tasks import named_tasks
 from parallelbench.tasks.base import Task, question
-from parallelbench.wiring.ask import folder
-from parallelbench.wiring.catalogue import LISTED, options, settings, verified
+from parallelbench.wiring.catalogue import LISTED, folder, options, settings, verified
+from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import table
 
 HEADINGS = (*LISTED, "tasks", "settings")
@@ -28,6 +28,8 @@ def main(arguments: Sequence[str]) -> str:
 def _rows(heading: str, mine: Path | None) -> list[str]:
     if heading == "tasks":
         rows = [(f"suite.tasks={name}", _asked(task)) for name, task in named_tasks().items()]
+        own = own_tasks(mine) if mine else {}
+        rows += [(f"suite={suite}: {name}", _asked(task)) for name, (suite, task) in own.items()]
     elif heading == "settings":
         rows = [(f"{key}={default}", what) for key, (default, what) in settings().items()]
     else:

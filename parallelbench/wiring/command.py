@@ -11,15 +11,20 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from conf.knobs import shown
 from parallelbench.records.facts import flatten
 from parallelbench.records.record import Run
-from parallelbench.wiring.conf import CONF, resolved
+from parallelbench.wiring.catalogue import GROUPS, settings
+from parallelbench.wiring.conf import CONF, doubt, resolved
 
 WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for something else than text
 
 
 def command(run: Run) -> str:
-    """The command that repeats a run: its choices, and every value that they alone would not give."""
+    """The command that repeats a run: its choices, and every value that they alone would not give. A comment instead,
+    which says why, where the command could do more than run parts of this package."""
+    if found := _doubt(run):
+        return f"# no command: its config says {found}; repeat your own command if that run is yours"
     choices = tuple(f"{group}={option}" for group, option in run.info["choices"].items())
     usual = _usual(choices)
     wanted = {key: value for key, value in flatten(run.config).items() if key != "out_dir"}
@@ -27,6 +32,17 @@ def command(run: Run) -> str:
     overrides = [f"{'' if key in usual else '++'}{key}={_hydra_value(value)}" for key, value in changed.items()]
     overrides += [f"~{key}" for key in usual if key not in wanted and key != "out_dir"]
     return shlex.join(["python", "-m", "parallelbench", "run", *choices, *overrides])
+
+
+def _doubt(run: Run) -> str:
+    """What a run says of itself that its command must not say."""
+    for group, option in run.info["choices"].items():
+        if group not in GROUPS or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", option):
+            return f"{shown(group, quoted=False)}={shown(option)}, which is no choice of a run"
+    for key in run.config:
+        if key not in (*GROUPS, *settings()):
+            return f"{shown(key, quoted=False)}={shown(run.config[key])}, which is no setting of a run"
+    return doubt(run.config, GROUPS)
 
 
 def trained(weights: Path, loss: str, parts: Sequence[str], model: Mapping[str, object]) -> str:

@@ -1,26 +1,46 @@
 """The conf folder, and what every reader of it needs: parts as objects, settings as values, errors in one sentence."""
 
+import ast
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
+import hydra
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import parallelbench
+from conf.knobs import at_home, shown
 from parallelbench.records.compat import public_paths
 from parallelbench.records.files import os_sentence
-from parallelbench.wiring.catalogue import CONF, GROUPS
+from parallelbench.report.options import Untrusted
+from parallelbench.tasks import Task
+from parallelbench.wiring.catalogue import CONF, GROUPS, RUN, options
 
-__all__ = ["CONF", "GROUPS", "build_part", "in_one_sentence", "make_part", "resolved", "sentence"]
+__all__ = [
+    "CONF",
+    "GROUPS",
+    "build_part",
+    "doubt",
+    "in_one_sentence",
+    "make_part",
+    "own_tasks",
+    "resolved",
+    "searched",
+    "sentence",
+]
+PARTS = ("decoder", "cache", "stop", "suite")  # groups of what is built again from a stored config
 
 
 def make_part(config: DictConfig) -> Any:
     """The object that a part of a config describes. Raises Hydra's errors; see `in_one_sentence`."""
-    return instantiate(
-        public_paths(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)), _convert_="all"
-    )
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    return instantiate(at_home(public_paths(plain)), _convert_="all")
 
 
 def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
@@ -41,9 +61,65 @@ def in_one_sentence() -> Iterator[None]:
 
 
 @in_one_sentence()
-def build_part(config: Mapping[str, Any]) -> Any:
-    """The object that a part of a stored config describes. Raises ValueError with one sentence."""
-    return make_part(OmegaConf.create(dict(config)))
+def build_part(config: Mapping[str, Any], trust: bool = False, given: Mapping[str, Any] | None = None) -> Any:
+    """The object that a part of a stored config describes. given: what the user sets in it. Raises ValueError with one
+    sentence, also for what `doubt` finds in the stored part, unless whoever wrote it is trusted."""
+    given = given or {}
+    if not trust and (found := doubt({key: value for key, value in config.items() if key not in given})):
+        raise Untrusted(f"its config says {found}; read that file, and add trust=true if you trust it")
+    return make_part(OmegaConf.create({**config, **given}))
+
+
+def doubt(config: Any, groups: tuple[str, ...] = PARTS) -> str:
+    """The first value of a stored config that could do more than describe parts of this package, and what it could do;
+    empty where there is none. groups: of conf/, whose classes and functions are ours."""
+    left, known = [("", public_paths(config))], known_targets(groups)
+    while left:
+        key, value = left.pop()
+        if isinstance(value, Mapping | list | tuple):
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+            left += reversed([(f"{key}.{name}".lstrip("."), inner) for name, inner in pairs])
+        name = key.rpartition(".")[2]
+        if name == "_target_" and not (isinstance(value, str) and value in known):
+            why = "is no part of this package and could run anything"
+        elif name != "_target_" and re.fullmatch("_.*_", name):
+            why = "changes how a part is made"
+        elif "${" in key or (isinstance(value, str) and "${" in value):
+            why = "could read the environment"
+        elif isinstance(value, str) and re.match(r"\s*[a-zA-Z][\w+.-]*://", value):
+            why = "names another machine"
+        else:
+            continue
+        return f"{shown(key, quoted=False)}={shown(value, quoted=False)}, which {why}"
+    return ""
+
+
+@cache
+def known_targets(groups: tuple[str, ...]) -> frozenset[str]:
+    """The classes that our packages export, and all that the files of these groups of conf/ name."""
+    files = (file for group in groups for file in (CONF / group).rglob("*.yaml"))
+    named = {name for file in files for name in re.findall(r"_target_: ([\w.]+)", file.read_text(encoding="utf-8"))}
+    for package in ("decoders", "dllm"):
+        tree = ast.parse((CONF.parent / package / "__init__.py").read_text(encoding="utf-8"))
+        imported = (one.name for node in tree.body if isinstance(node, ast.ImportFrom) for one in node.names)
+        named |= {f"{package}.{name}" for name in imported if name[0].isupper() and not name.isupper()}
+    return frozenset(named | {f"parallelbench.{name}" for names in parallelbench.PUBLIC.values() for name in names})
+
+
+def searched(config_dir: Path | None) -> list[str]:
+    """What Hydra is told of a --config-dir."""
+    return [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
+
+
+@in_one_sentence()
+def own_tasks(mine: Path) -> dict[str, tuple[str, Task]]:
+    """The tasks of the user's own suites by name, each with its suite. Raises ValueError where one cannot be made."""
+    found = {}
+    with hydra.initialize_config_dir(str(CONF), version_base=None):
+        for suite in sorted(options("suite", mine).keys() - options("suite").keys()):
+            config = hydra.compose(RUN, [*searched(mine), f"suite={suite}"])
+            found |= {task.name: (suite, task) for task in make_part(config.suite).build()}
+    return found
 
 
 def sentence(error: Exception) -> str:
@@ -52,6 +128,13 @@ def sentence(error: Exception) -> str:
         error.__cause__, ValueError | TypeError | OSError | HydraException
     ):
         error = error.__cause__
+    found = re.match(r"Error locating target '([^']*)'.*?(?:full_key: (\S+))?$", str(error), flags=re.DOTALL)
+    if found and (cause := error.__cause__):
+        why = " ".join(str(cause).split("Are you sure")[0].split())
+        return (
+            f"{found[2] or 'a part'} names {found[1]}, which cannot be imported ({why}); give the command in the "
+            f"folder that holds {found[1].split('.')[0]}.py, or put that folder on PYTHONPATH"
+        )
     if isinstance(error, OSError):
         return os_sentence(error)
     return " ".join(str(error).split("Config search path")[0].split())

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
         rest = [word for word in overrides if not word.startswith(("decoder=", "decoder."))]
         asked.append([*rest, f"decoder={given['versus']}"])
     for each in asked:
-        check_overrides(each)
+        check_overrides(each, sweeps=False)
     task = named_task(given["task"], tasks)
     (sample,) = task.samples(1, 0)
     if texts:

@@ -5,13 +5,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from textwrap import wrap
 
-from conf.knobs import nearest
+from conf.knobs import nearest, shown
 from parallelbench.records.record import find_runs
 
 WIDTH = 100  # characters of a line
+LONGEST, DEEPEST = 10_000, 20  # characters and levels of brackets of a word
 # Hydra's options behind which a value stands
 VALUED = (
     *("--cfg", "--package", "--config-dir", "--config-name", "--config-path", "--experimental-rerun"),
@@ -38,6 +40,7 @@ TABLES = {
     "leaderboard": "FILE,... the leaderboard site's MODEL.json",
     "generation": "v1 or v2 of ParallelBench, where the files do not say it",
 }
+TRUST = {"trust": "true makes whatever the config of a run names, not only parts of this package; false"}
 COMMANDS = {
     "run": Command(
         "wiring.ask",
@@ -57,7 +60,7 @@ COMMANDS = {
         "wiring.score",
         "DIR ...",
         "score stored completions again, without a model",
-        {"grammar": "another grammar checker: harper, languagetool, link_grammar or a URL"},
+        {"grammar": "another grammar checker: harper, languagetool, link_grammar or a URL", **TRUST},
     ),
     "recommend": Command(
         "report.recommend",
@@ -109,6 +112,7 @@ COMMANDS = {
         "wiring.show",
         "KIND NAME",
         "one choice: a task's prompt, target and scorer; a decoder's paper, knobs, defaults and grid; a model",
+        {"config_dir": "folder with options of your own"},
         reads_runs=False,
     ),
     "completion": Command(
@@ -135,7 +139,7 @@ COMMANDS = {
         "report.best_possible",
         "RUN ...",
         "score against forwards of runs beside the best possible",
-        {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier"},
+        {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier", **TRUST},
         handed="conf.build_part",
     ),
     "analyze pbx": Command(
@@ -241,6 +245,34 @@ def checked(name: str, words: Sequence[str]) -> list[str]:
         elif key not in command.options and not os.path.exists(word):
             raise ValueError(f"unknown option {word!r}; {nearest(f'{key}=', [f'{key}=' for key in command.options])}")
     return given
+
+
+def understood(words: Sequence[str]) -> list[str]:
+    """Words with ~/ for the home folder where a value, or one of a list, begins with it. A shell leaves that to us
+    after an equals sign. Raises ValueError for words that no setting needs: very long ones, and ones nested deeply."""
+    for word in words:
+        if len(word) > LONGEST:
+            raise ValueError(
+                f"{shown(word, quoted=False)} has {len(word)} characters; give at most {LONGEST}, and the rest in a "
+                "yaml file of a --config-dir"
+            )
+        if max(accumulate((c in "[({") - (c in "])}") for c in word)) > DEEPEST:
+            raise ValueError(
+                f"{shown(word, quoted=False)} is nested more than {DEEPEST} levels deep; give fewer brackets"
+            )
+    return [_with_home(word) for word in words]
+
+
+def _with_home(word: str) -> str:
+    key, equals, value = word.partition("=")
+    if not equals or not re.fullmatch(r"[-+]{0,2}[\w.@/-]+", key) or key.lstrip("-+") == "template":
+        return word
+    if re.match("['\"]?~\\w", value):
+        raise ValueError(f"{shown(word, quoted=False)} is a folder of another user's; give its whole path")
+    home = os.path.expanduser("~")
+    found = re.sub(r"(?:^|(?<=[\[,'\"]))(?<![\w ]['\"])~(?=[/\],'\"]|$)", lambda _: home, value)
+    plain_home = re.fullmatch(r"[\w/.-]+", home) or found == value or value[0] in "'\"["
+    return f"{key}={found}" if plain_home else f"{key}='{found}'"
 
 
 def plain(words: Sequence[str], flags: Sequence[str] = (), valued: Sequence[str] = ()) -> list[str]:

@@ -1,6 +1,7 @@
 """Rejects settings and options that do not exist, and names the closest that do, and values that a setting cannot have:
 before a sweep writes any file, and before anything that decodes is imported."""
 
+import math
 import os
 import re
 import sys
@@ -16,18 +17,20 @@ from typing import Any, cast
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from conf.knobs import Count, Knobs, Number, check_blocks, check_named
+from conf.knobs import Count, Knobs, Number, check_blocks, check_named, shown
 from parallelbench.records.facts import flatten
 from parallelbench.tasks.base import Seed
-from parallelbench.wiring.catalogue import CONF, RUN
-from parallelbench.wiring.conf import in_one_sentence, make_part, sentence
+from parallelbench.wiring.catalogue import CONF, RUN, options
+from parallelbench.wiring.conf import in_one_sentence, make_part, searched, sentence
 from parallelbench.wiring.exits import explained
-from parallelbench.wiring.menu import VALUED
+from parallelbench.wiring.menu import VALUED, understood
 from parallelbench.wiring.show import outline
+
+MOST_JOBS = 10_000  # of a sweep
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,18 @@ class Settings(Knobs):
         check_named(Settings, vars(self))
 
 
-def check_overrides(overrides: Sequence[str], config_dir: Path | None = None) -> None:
+def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sweeps: bool = True) -> None:
     """Raises ValueError, with the closest match, for a setting or option that does not exist, and for a value that its
     setting cannot have. Tries the first job of the sweep as Hydra would make it, and in it each other value that the
-    sweep gives."""
+    sweep gives. sweeps: whether there may be several jobs."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
-        search = [f"hydra.searchpath=[{config_dir.resolve().as_uri()}]"] if config_dir else []
+        search = searched(config_dir)
         parsed = [_parsed(override) for override in overrides]
-        values = [_values(override) for override in parsed]
-        first = [those[0] for those in values if those]
+        _check_jobs(parsed, sweeps)
+        values = [_values(override, config_dir) for override in parsed]
+        if (jobs := math.prod(map(len, values))) > MOST_JOBS:
+            raise ValueError(f"a sweep of {jobs} runs; give at most {MOST_JOBS}")
+        first = [those[0] for those in values]
         swept = {override.key_or_group for override, those in zip(parsed, values, strict=True) if len(those) > 1}
         fits = not swept >= {"gen_length", "block_length"}  # where it sweeps both, each job for itself
         config = _composed(first, search)
@@ -84,6 +90,7 @@ def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     with explained():
+        sys.argv[1:] = understood(sys.argv[1:])
         try:
             hydra.main(version_base=None, config_path=str(CONF), config_name=root)(task)()
         except HydraException as error:
@@ -136,6 +143,10 @@ def _composed(job: Sequence[str], search: Sequence[str]) -> DictConfig:
         return hydra.compose(RUN, [*search, *job])
     except HydraException as error:
         raise ValueError(_with_nearest(error, job, search, RUN)) from error
+    except OSError as error:
+        raise ValueError(
+            f"{shown(max(job, key=len), quoted=False)} is a name that no file has; give another"
+        ) from error
 
 
 def _parsed(override: str) -> Override:
@@ -148,14 +159,36 @@ def _parsed(override: str) -> Override:
         parent, dot, name = key.rpartition(".")
         if dot and "/" in name:
             raise ValueError(f'a name with a slash is no key; write "{parent}={{{name}: {value}}}"') from error
-        raise ValueError(f"{override} is not in Hydra's grammar; quote the value: \"{key}='{value}'\"") from error
+        value = shown(value, quoted=False)
+        raise ValueError(f"{key}={value} is not in Hydra's grammar; quote the value: \"{key}='{value}'\"") from error
 
 
-def _values(override: Override) -> list[str]:
-    """The overrides to which a sweep expands one."""
+def _check_jobs(overrides: Sequence[Override], sweeps: bool) -> None:
+    """Raises ValueError for a sweep where there is none, and one that Hydra would count for ever."""
+    for override in overrides:
+        word, value = shown(override.input_line, quoted=False), override.value()
+        if override.is_sweep_override() and not sweeps:
+            raise ValueError(f"{word} is several values; add -m to run each, or quote them if they are one text")
+        if isinstance(value, IntervalSweep):
+            raise ValueError(f"{word} has no end of values; give those to run, as in choice(0.5,0.7)")
+        if isinstance(value, RangeSweep):
+            assert value.start is not None and value.stop is not None
+            jobs = (value.stop - value.start) / value.step if value.step else math.inf
+            if not jobs <= MOST_JOBS:  # also for nan
+                raise ValueError(f"{word} is a sweep of {jobs:.0f} runs; give at most {MOST_JOBS}")
+
+
+def _values(override: Override, config_dir: Path | None = None) -> list[str]:
+    """The overrides to which a sweep expands one. Raises ValueError where there is none."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
-    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    key, value = override.get_key_element(), override.value()
+    names = (
+        value.filter(list(options(key, config_dir))) if isinstance(value, Glob) else override.sweep_string_iterator()
+    )
+    if not (found := [f"{key}={name}" for name in names]):
+        raise ValueError(f"{override.input_line} is a sweep of nothing; give at least one value")
+    return found
 
 
 def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[str], root: str) -> str:

@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,8 @@ from conf import knobs
 from conf.knobs import Knobs, nearest, wanted
 from parallelbench.tasks import Reworded, named_task, named_tasks
 from parallelbench.tasks.base import question
-from parallelbench.wiring.catalogue import CONF, LISTED, comments, options
+from parallelbench.wiring.catalogue import CONF, LISTED, comments, folder, options
+from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import WIDTH, table
 
 ROOT = CONF.parent
@@ -38,20 +40,23 @@ class Knob:
 
 
 def main(arguments: Sequence[str]) -> str:
-    if len(arguments) != 2 or arguments[0] not in KINDS:
+    given = [word for word in arguments if not word.startswith("config_dir=")]
+    mine = next((folder(word.partition("=")[2]) for word in arguments if word not in given), None)
+    if len(given) != 2 or given[0] not in KINDS:
         raise ValueError(f"show takes a kind and a name, such as `show decoder eb`; the kinds are {', '.join(KINDS)}")
-    kind, name = arguments
+    kind, name = given
     if kind == "task":
-        return _task(name)
-    known = options(kind)
+        return _task(name, mine)
+    known = options(kind, mine)
     if name not in known:
         raise ValueError(f"{kind}={name} is not there; {nearest(name, known)}")
-    return _option(kind, name, known[name])
+    return _option(kind, name, known[name], mine)
 
 
-def _task(name: str) -> str:
+def _task(name: str, mine: Path | None) -> str:
     """Its prompt, target and scorer, by its first sample."""
-    known = named_tasks()
+    own = own_tasks(mine) if mine else {}
+    known = {**named_tasks(), **{full: task for full, (_, task) in own.items()}}
     first, at, wording = name.partition("@")
     found = [full for full in known if full == first or full.endswith(f"/{first}")]
     if len(found) != 1:
@@ -66,17 +71,23 @@ def _task(name: str) -> str:
         f"Scorer\n{_folded(inspect.getdoc(asked.score) or '')}",
         f"Sample {sample.id}: prompt\n{_folded(question(sample.messages))}",
         f"{_folded(f'Target ({scores})', '')}\n{_folded(sample.target)}",
-        f"python -m parallelbench run suite.tasks={task.name} traces=1",
+        f"{_run(mine)} {f'suite={own[found[0]][0]}' if found[0] in own else f'suite.tasks={task.name}'} traces=1",
     ]
     return "\n\n".join(parts)
 
 
-def _option(group: str, name: str, about: str) -> str:
+def _run(mine: Path | None) -> str:
+    return "python -m parallelbench run" + (f" --config-dir {shlex.quote(str(mine))}" if mine else "")
+
+
+def _option(group: str, name: str, about: str, mine: Path | None = None) -> str:
     """Comments, settings, grid and classes of a yaml file."""
     file = CONF / group / f"{name}.yaml"
-    content = _content(file)
+    if mine and (own := mine / group / f"{name}.yaml").exists():
+        file = own
+    content = _content(file, mine)
     about, _, example = about.partition(f": {group}.")
-    command = f"python -m parallelbench run {group}={name}"
+    command = f"{_run(mine)} {group}={name}"
     facts = [("set", f"{group}.{example}")] if example else []
     facts += [(key, value) for key, mark, value in (line.partition(": ") for line in comments(file)[1:]) if mark]
     parts = [
@@ -91,10 +102,10 @@ def _option(group: str, name: str, about: str) -> str:
         rows = [(f"  {'+' if knob.extra else ''}{knob.key}={knob.value}", knob.kind) for knob in knobs]
         parts.append("\n".join(["Settings, each with its default", *table(rows)]))
     for experiment in _experiments(name) if group == "decoder" else [name] if group == "experiment" else []:
-        grid = _grid(CONF / "experiment" / f"{experiment}.yaml")
-        parts += ["\n".join([f"Grid: python -m parallelbench run -m experiment={experiment}", *grid])] if grid else []
+        grid = _grid(file if group == "experiment" else CONF / "experiment" / f"{experiment}.yaml")
+        parts += ["\n".join([f"Grid: {_run(mine)} -m experiment={experiment}", *grid])] if grid else []
     if group == "decoder" and example and not _experiments(name):
-        sweep = f"python -m parallelbench run -m {group}={name} {group}.{example.partition('=')[0]}=A,B,C"
+        sweep = f"{_run(mine)} -m {group}={name} {group}.{example.partition('=')[0]}=A,B,C"
         parts.append("\n".join(["No grid of its own. A sweep by hand:", sweep]))
     if group == "model":
         parts += _shipped(content)
@@ -102,14 +113,15 @@ def _option(group: str, name: str, about: str) -> str:
     return "\n\n".join(parts)
 
 
-def _content(file: Path) -> dict[str, Any]:
+def _content(file: Path, mine: Path | None = None) -> dict[str, Any]:
     """A yaml file, with the options that it takes from other ones where they stand."""
     content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     for chosen in content.pop("defaults", []):
         for place, option in chosen.items() if isinstance(chosen, dict) else ():
             group, at, key = place.strip("/").partition("@")
             if at:
-                content[key] = _content(CONF / group / f"{option}.yaml")
+                own = mine / group / f"{option}.yaml" if mine else None
+                content[key] = _content(own if own and own.exists() else CONF / group / f"{option}.yaml", mine)
     return content
 
 

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import time
+import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -69,7 +70,12 @@ class _Task:
                     print(f"job {ended + 1} of {self.jobs}{left}: {name}")
                 print(text, flush=True)
 
-        self.finish(decode_config(config, self.processes, say))
+        try:
+            outcome = decode_config(config, self.processes, say)
+        except Exception as error:  # else Hydra says it, in lines of its own
+            traceback.print_exc()
+            outcome = Outcome(died=f"{type(error).__name__}: {sentence(error)}")
+        self.finish(outcome)
 
     def finish(self, outcome: Outcome) -> None:
         self.failed = REFUSED if outcome.refused else max(self.failed, FAILED if outcome.died else 0)
