@@ -18,7 +18,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import cached_file
 
 from dllm.converted.fields import shown
-from dllm.converted.layout import check_counts, check_plain, held, unstacked, unwrapped, weight_files
+from dllm.converted.layout import check_counts, check_plain, check_tokenizer, held, unstacked, unwrapped, weight_files
 from dllm.spec import SPEC_FILE
 
 ASSETS = Path(__file__).parent / "assets"
@@ -52,7 +52,7 @@ def check_folder(name: str) -> None:
     """Raises ValueError for a folder that is not there, before it is looked for on the hub, which takes a minute where
     it is out of reach. An id of the hub is OWNER/NAME; one that is in its cache may be a name alone."""
     parts = Path(name).parts
-    if os.path.exists(name) or (ASSETS / name).is_dir():
+    if os.path.exists(name) or os.path.isdir(ASSETS / name):
         return
     if parts[:1] == ("models",):
         made = parts[-1] == "smollm2"
@@ -233,10 +233,11 @@ def _named_faults() -> Iterator[None]:
 
 def check_weights(name: str, info: dict) -> None:
     """Raises ValueError when weights are missing or of another shape, or when the model would leave some out."""
-    for key, stored, wanted in sorted(info.get("mismatched_keys") or ()):
+    mismatched: list[tuple[str, Any, Any]] = sorted(info.get("mismatched_keys", []))
+    for key, stored, wanted in mismatched:
         raise ValueError(
-            f"model {name!r} holds {key!r} of shape {tuple(stored)}, and its config.json means {tuple(wanted)}: it is "
-            "another model's config, or the weights are stored in another form"
+            f"cannot load model {name!r}: it holds {key!r} of shape {tuple(stored)}, and its config.json means "
+            f"{tuple(wanted)}: it is another model's config, or the weights are stored in another form"
         )
     missing = sorted(info["missing_keys"])
     unexpected = sorted(key for key in info["unexpected_keys"] if not SPARE.search(key))
@@ -269,7 +270,10 @@ def read_tokenizer(
         if chat_template != "plain" and not (file.suffix == ".jinja" and file.is_file()):
             raise ValueError(f"chat_template={chat_template!r} is neither 'plain' nor a .jinja file")
         template = PLAIN_TEMPLATE if chat_template == "plain" else file.read_text(encoding="utf-8")
-    if not any(find_file(path, name, hub) for name in ("tokenizer.json", "tokenizer_config.json")):
+    file = find_file(path, "tokenizer.json", hub)
+    if file is not None:
+        check_tokenizer(Path(file))
+    if file is None and not find_file(path, "tokenizer_config.json", hub):
         if template is not None:
             raise ValueError("it has no tokenizer to use a chat template with")
         return None

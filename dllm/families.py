@@ -33,11 +33,12 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 from transformers.core_model_loading import Split, WeightConverter
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 
+from dllm.converted import llada
 from dllm.converted.block_routing import LLaDA2Backbone
 from dllm.converted.causal_lms import a2d_config, a2d_spec, nemotron_config, nemotron_spec
 from dllm.converted.ends import as_ids, pad_of, qwen_eos
-from dllm.converted.fields import Fields, check_unread, check_whole_attention, of_class, shown
-from dllm.converted.rotary import rope_of
+from dllm.converted.fields import Fields, check_unread, check_whole_attention, of_class
+from dllm.converted.shared import only, shared
 from dllm.spec import ModelSpec
 from dllm.vision.dimple import DimpleBackbone, DimpleConfig
 
@@ -95,66 +96,11 @@ def recognise(raw: Config, name: str | None = None) -> Family | None:
     return FAMILIES.get(name)
 
 
-def _only(raw: Config, **published: object) -> None:
-    """Raises ValueError for a field with a value that no published checkpoint of the family has."""
-    for name, value in published.items():
-        if raw.get(name, value) not in (value, None):
-            raise ValueError(f"{name}={shown(raw[name])}, which no published checkpoint of this family has ({value!r})")
-
-
-def _llada_config(raw: Config) -> LlamaConfig:
-    """LLaDA is a Llama without causal mask under other names (LLaDA, arXiv 2502.09992)."""
-    _only(raw, include_qkv_bias=False, include_bias=False, block_type="llama", rope=True, layer_norm_type="rms")
-    _only(raw, layer_norm_with_affine=True, bias_for_layer_norm=False, attention_layer_norm=False, alibi=False)
-    _only(raw, clip_qkv=None, input_emb_norm=False, scale_logits=False, block_group_size=1)
-    acts = {"silu": "silu", "gelu": "gelu", "relu": "relu"}  # the fourth, swiglu, has another shape
-    act = raw.get("activation_type", "silu")
-    if act not in acts:
-        raise ValueError(f"activation_type={shown(act)}; {', '.join(acts)} are read")
-    one_head = 1 if raw.get("multi_query_attention") else raw["n_heads"]
-    return LlamaConfig(
-        vocab_size=raw.get("embedding_size") or raw["vocab_size"],
-        hidden_size=raw["d_model"],
-        intermediate_size=raw.get("mlp_hidden_size") or raw["mlp_ratio"] * raw["d_model"],
-        num_hidden_layers=raw["n_layers"],
-        num_attention_heads=raw["n_heads"],
-        num_key_value_heads=raw.get("n_kv_heads") or one_head,
-        max_position_embeddings=raw["max_sequence_length"],
-        rms_norm_eps=raw["rms_norm_eps"],
-        rope_parameters=rope_of(raw, 10000.0),
-        hidden_act=acts[act],
-        tie_word_embeddings=raw.get("weight_tying", False),
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-
-
-def _llada_spec(raw: Config) -> ModelSpec:
-    """Instruct models end a turn with <|eot_id|> (126348) and a text with <|endoftext|> (126081, also their pad)."""
-    eos_ids = as_ids(raw["eos_token_id"])
-    eos_ids = (126081, 126348) if set(eos_ids) <= {126081, 126348} else eos_ids
-    return ModelSpec(raw["mask_token_id"], eos_ids, pad_of(raw, eos_ids))
-
-
-def _shared(raw: Config, *more: str, theta: float | None = 10000.0) -> dict[str, Any]:
-    """The fields that have the same names everywhere. Those for which transformers has a default may be left out.
-
-    theta: base of the rotary frequencies where the config leaves it out, which is what the authors' class then takes.
-    """
-    needed = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads".split()
-    optional = ("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "head_dim", *more)
-    _only(raw, rope_scaling=None, use_sliding_window=False, hidden_act="silu")
-    rope = rope_of(raw, theta)
-    same = {name: raw[name] for name in needed} | {name: raw[name] for name in optional if raw.get(name) is not None}
-    tied = raw.get("tie_word_embeddings", False)
-    return same | {"rope_parameters": rope, "tie_word_embeddings": tied, "bos_token_id": None, "eos_token_id": None}
-
-
 def _qwen2_config(raw: Config) -> Qwen2Config:
     """Dream (arXiv 2508.15487) and DiffuCoder are Qwen2 (q/k/v biases) without a causal mask. Fast-dLLM v2 (arXiv
     2509.26328) is Qwen2 with a block-causal mask."""
-    _only(raw, block_size=None)  # a block-diffusion model that calls itself Dream predicts without the shift
-    return Qwen2Config(**_shared(raw))
+    only(raw, block_size=None)  # a block-diffusion model that calls itself Dream predicts without the shift
+    return Qwen2Config(**shared(raw))
 
 
 def _dream_spec(raw: Config) -> ModelSpec:
@@ -166,11 +112,11 @@ def _dream_spec(raw: Config) -> ModelSpec:
 def _dimple_config(raw: Config) -> DimpleConfig:
     """Dimple (arXiv 2505.16990) is Dream with the vision half of Qwen2.5-VL, whose config says its model_type is
     another."""
-    _only(raw, full_attn_mask=True)
+    only(raw, full_attn_mask=True)
     vision = of_class(raw["vision_config"], Qwen2_5_VLVisionConfig(), "vision_config.", "in_chans|spatial_patch_size")
     vision.pop("model_type", None)
     names = [name for name in ("mrope_section", *DIMPLE_TOKENS) if name in raw]
-    same = _shared(raw) | {name: raw[name] for name in names}
+    same = shared(raw) | {name: raw[name] for name in names}
     config = DimpleConfig(**same, vision_config=Qwen2_5_VLVisionConfig(**vision))
     for name in ("mask_token_id", "pad_token_id", "eos_token_id"):  # it has them still when it is saved
         if name in raw:
@@ -186,12 +132,12 @@ def _fast_dllm_spec(raw: Config) -> ModelSpec:
 
 def _sdar_config(raw: Config) -> Qwen3Config:
     """SDAR is Qwen3 with a block-causal mask (github.com/JetAstra/SDAR)."""
-    return Qwen3Config(**_shared(raw, "attention_bias"))
+    return Qwen3Config(**shared(raw, "attention_bias"))
 
 
 def _sdar_moe_config(raw: Config) -> Qwen3MoeConfig:
     experts = "moe_intermediate_size num_experts num_experts_per_tok norm_topk_prob decoder_sparse_step mlp_only_layers"
-    return Qwen3MoeConfig(**_shared(raw, "attention_bias", *experts.split()))
+    return Qwen3MoeConfig(**shared(raw, "attention_bias", *experts.split()))
 
 
 def _sdar_spec(raw: Config) -> ModelSpec:
@@ -207,12 +153,12 @@ def _llada_moe_config(raw: Config) -> Qwen3MoeConfig:
     Whatever `norm_topk_prob` says, its code never renormalises the weights of the chosen experts.
     """
     raw.get("norm_topk_prob")
-    _only(raw, attention_bias=False, qk_layernorm=True, clip_qkv=None, partial_rotary_factor=1)
-    _only(raw, routed_scaling_factor=1, moe_router_enable_expert_bias=False, moe_router_score_function="softmax")
-    _only(raw, shared_expert_intermediate_size=None, router_num_group=None, router_topk_group=None)
+    only(raw, attention_bias=False, qk_layernorm=True, clip_qkv=None, partial_rotary_factor=1)
+    only(raw, routed_scaling_factor=1, moe_router_enable_expert_bias=False, moe_router_score_function="softmax")
+    only(raw, shared_expert_intermediate_size=None, router_num_group=None, router_topk_group=None)
     layers = raw.get("moe_layer_freq") or [1] * raw["num_hidden_layers"]
     dense = raw.get("dense_intermediate_size", raw.get("intermediate_size"))
-    same = _shared(ChainMap({"intermediate_size": dense}, cast(Any, raw)), "num_experts", "num_experts_per_tok")
+    same = shared(ChainMap({"intermediate_size": dense}, cast(Any, raw)), "num_experts", "num_experts_per_tok")
     return Qwen3MoeConfig(
         **{"rms_norm_eps": 1e-5, **same},
         moe_intermediate_size=raw["expert_intermediate_size"],
@@ -225,9 +171,9 @@ def _llada_moe_config(raw: Config) -> Qwen3MoeConfig:
 def _llada2_config(raw: Config) -> Glm4MoeConfig:
     """LLaDA2 (arXiv 2512.15745) is GLM-4 MoE with query, key and value fused. Both have half-rotated heads, query and
     key norms, and a sigmoid router with groups and a bias per expert. LLaDA2.2 has block routing in place of groups."""
-    _only(raw, use_bias=False, use_qkv_bias=False, use_qk_norm=True, norm_topk_prob=True, score_function="sigmoid")
-    _only(raw, scoring_func="sigmoid", topk_method="noaux_tc", use_rmsnorm=True, moe_router_enable_expert_bias=True)
-    same = _shared(raw, "moe_intermediate_size", "num_experts_per_tok", "first_k_dense_replace", theta=None)
+    only(raw, use_bias=False, use_qkv_bias=False, use_qk_norm=True, norm_topk_prob=True, score_function="sigmoid")
+    only(raw, scoring_func="sigmoid", topk_method="noaux_tc", use_rmsnorm=True, moe_router_enable_expert_bias=True)
+    same = shared(raw, "moe_intermediate_size", "num_experts_per_tok", "first_k_dense_replace", theta=None)
     same["rope_parameters"] = {
         "partial_rotary_factor": raw.get("partial_rotary_factor", 0.5),
         **same["rope_parameters"],
@@ -258,7 +204,7 @@ def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
             "delete_id": raw.get("delete_token_id", delete_id),
             "split_id": raw.get("split_token_id", split_id),
         }
-        size = block and raw.get("block_size") or block
+        size = block and raw.get("block_size", block)
         return ModelSpec(raw.get("mask_token_id") or 156895, as_ids(eos), pad_id, block=size, **edits)
 
     return spec
@@ -266,8 +212,8 @@ def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
 
 def _eurobert_config(raw: Config) -> LlamaConfig:
     """EuroBERT (arXiv 2503.05500) is a Llama without causal mask under its own names."""
-    _only(raw, mlp_bias=False)
-    return LlamaConfig(**_shared(raw, "attention_bias", theta=250000.0))
+    only(raw, mlp_bias=False)
+    return LlamaConfig(**shared(raw, "attention_bias", theta=250000.0))
 
 
 def _eurobert_spec(raw: Config) -> ModelSpec:
@@ -303,17 +249,6 @@ register_checkpoint_conversion_mapping(
     overwrite=True,
 )
 
-_LLADA_LAYER = {
-    "attn_norm": "input_layernorm",
-    "ff_norm": "post_attention_layernorm",
-    "q_proj": "self_attn.q_proj",
-    "k_proj": "self_attn.k_proj",
-    "v_proj": "self_attn.v_proj",
-    "attn_out": "self_attn.o_proj",
-    "ff_proj": "mlp.gate_proj",
-    "up_proj": "mlp.up_proj",
-    "ff_out": "mlp.down_proj",
-}
 _LLADA2_LAYER = {
     r"attention\.query_key_value": "self_attn.query_key_value",
     r"attention\.dense": "self_attn.o_proj",
@@ -323,19 +258,12 @@ _LLADA2_LAYER = {
 
 FAMILIES: dict[str, Family] = {
     "llada": Family(
-        _llada_config,
-        _llada_spec,
+        llada.llada_config,
+        llada.llada_spec,
         LlamaForCausalLM,
-        {
-            **{
-                rf"^model\.transformer\.blocks\.(\d+)\.{a}\.": rf"model.layers.\1.{b}." for a, b in _LLADA_LAYER.items()
-            },
-            r"^model\.transformer\.wte\.": "model.embed_tokens.",
-            r"^model\.transformer\.ln_f\.": "model.norm.",
-            r"^model\.transformer\.ff_out\.": "lm_head.",
-        },
+        llada.KEYS,
         PreTrainedTokenizerFast,
-        harmless="vocab_size|mlp_ratio|alibi_bias_max|rope_full_precision|attention_layer_norm_with_affine",
+        harmless=llada.HARMLESS,
     ),
     "llada_moe": Family(_llada_moe_config, _ling_spec(None), Qwen3MoeForCausalLM, tokenizer=PreTrainedTokenizerFast),
     "llada2": Family(

@@ -116,7 +116,7 @@ def load_diffusion(
         reader = AutoTokenizer if chosen is None else chosen.tokenizer
         tokenizer = read_tokenizer(path, stock, reader, chat_template, hub)
         masked = chosen is None and type(stock) in MODEL_FOR_MASKED_LM_MAPPING
-        spec = _spec(path, tokenizer, family_spec, spec, keeps_kv=not masked, hub=hub)
+        spec = _spec(path, tokenizer, vars(family_spec) if family_spec else {}, spec, keeps_kv=not masked, hub=hub)
         if tokenizer is not None and spec.mask_id == backbone.config.vocab_size and brings_mask(adapter, spec.mask_id):
             add_mask(backbone, tokenizer, spec.mask_id)
     check_weights(str(name_or_path), info)
@@ -236,7 +236,7 @@ def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
 def _spec(
     path: str,
     tokenizer: PreTrainedTokenizerBase | None,
-    of_family: ModelSpec | None,
+    of_family: Mapping[str, Any],
     given: ModelSpec | Mapping[str, Any] | None,
     *,
     keeps_kv: bool,
@@ -246,12 +246,11 @@ def _spec(
     if isinstance(given, ModelSpec):
         return given
     file = find_file(path, SPEC_FILE, hub)
-    if file is not None or of_family is not None:
-        of_family = of_family and vars(of_family)
-        known = cast(Any, of_family) if file is None else vars(ModelSpec.read(Path(file), of_family))
+    if file is not None or of_family:
+        known = of_family if file is None else vars(ModelSpec.read(Path(file), of_family))
     else:
         known = _special_ids(tokenizer) | {"kv": keeps_kv}
-    fields: dict[str, Any] = known | dict(given or {})
+    fields: dict[str, Any] = {**known, **(given or {})}
     for name, what in (("mask_id", "a mask token"), ("eos_ids", "an end-of-text token")):
         if name not in fields:
             raise ValueError(f"it has no {SPEC_FILE} and no tokenizer that names {what}; give spec.{name}")

@@ -100,8 +100,8 @@ class ModelSpec(Knobs):
 
     @classmethod
     def read(cls, path: Path, known: Mapping[str, Any] | None = None) -> "ModelSpec":
-        """Reads `dllm.json`. known: the fields that it may leave out. Raises ValueError, naming the file, when it is not
-        a spec."""
+        """Reads `dllm.json`. known: the fields that it may leave out. Raises ValueError, naming the file, when it is
+        not a spec."""
         try:
             fields = {**(known or {}), **cls.fields_of(path)}
             return cls(**{**fields, "eos_ids": tuple(fields["eos_ids"])})

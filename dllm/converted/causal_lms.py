@@ -4,7 +4,7 @@ Their config.json is that of the causal LM, with another model_type and a few fi
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from transformers import Ministral3Config, PreTrainedConfig
 
@@ -54,7 +54,7 @@ def nemotron_config(raw: Config) -> Ministral3Config:
     if raw.get("sliding_window") is not None:
         raise ValueError(f"sliding_window={raw['sliding_window']}: local attention is not supported")
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    return Ministral3Config(**_own(raw, Ministral3Config()), **ids, rope_parameters=cast(Any, rope_of(raw)))
+    return Ministral3Config(**{**_own(raw, Ministral3Config()), **ids, "rope_parameters": rope_of(raw)})
 
 
 def nemotron_spec(raw: Config) -> ModelSpec:

@@ -7,7 +7,7 @@ says "none of it", or if it is a remark; else it is refused by name.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from transformers import GenerationConfig, PreTrainedConfig
 
@@ -19,7 +19,7 @@ HARMLESS = re.compile(
     r"|name|names|tags|licen[cs]e|languages?|author\w*|date|description|notes?|comments?|datasets?|unsloth\w*"  # words
     r"|id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params|summary_\w+|classifier_\w+"
     r"|torchscript|use_bfloat16|output_(attentions|hidden_states|router_logits|scores|logits|past)|return_dict\w*"
-    r"|use_cache|\w*flash\w*|\w*_implementation|(ep|tp|pp|dp|cp)_size|\w*device\w*|padding_multiple|\w*_prefix"  # running
+    r"|use_cache|\w*flash\w*|\w*_implementation|(ep|tp|pp|dp)_size|\w*device\w*|padding_multiple|\w*_prefix"
 )
 UNITS = re.compile(r"\w*(scale|scaling|multiplier|factor|group_size|_tp)")  # of which one is none
 NOT_IN_LAYERS = {*vars(GenerationConfig()), *vars(PreTrainedConfig())} - {"is_encoder_decoder", "use_mtp"}
@@ -71,7 +71,7 @@ def of_class(raw: Mapping[str, Any], config: PreTrainedConfig, place: str = "", 
     all where `place` names it as a part."""
     fields = Fields(raw) if place else raw
     found = {name: fields[name] for name in fields if name in _names(config)}
-    for name in set(type(config).sub_configs) & set(found):
+    for name in set(cast(Any, type(config)).sub_configs) & set(found):
         if isinstance(found[name], Mapping) and isinstance(part := getattr(config, name, None), PreTrainedConfig):
             found[name] = of_class(found[name], part, f"{place}{name}.", harmless)
     if isinstance(fields, Fields) and place:

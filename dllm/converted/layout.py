@@ -19,7 +19,8 @@ WRAPPERS = ("module.", "_orig_mod.", "base_model.model.", "backbone.")
 PLAIN = ("F64", "F32", "F16", "BF16", "I64", "BOOL")  # integers are buffers of positions
 SCALES = re.compile(r"qweight|qzeros|SCB|absmax|weight_scale(_inv)?|weight_packed|quant_state")
 STACKED = re.compile(r"(.*\.experts)\.((?:gate|up|down)_proj)(?:\.weight)?")
-MOST_LAYERS = 1000
+LAYERS = re.compile(r"(num|n)_(\w+_)?layers?(_in_\w+)?|(\w+_)?(layers|depth)|mean_recurrence")
+MOST_LAYERS, MOST_GROWTH = 1000, 1000
 ADVICE = "use the checkpoint in bfloat16 or float32 that they were made from"
 Held = dict[str, tuple[str, tuple[int, ...]]]  # name of a tensor to its type and shape
 
@@ -29,11 +30,7 @@ def check_counts(raw: Mapping[str, Any]) -> None:
     for name, value in raw.items():
         if isinstance(value, Mapping):
             check_counts(value)
-        elif (
-            type(value) in (int, float)
-            and value > MOST_LAYERS
-            and re.search(r"layers?(_|$)|depth|(^|_)recurrence", name)
-        ):
+        elif type(value) in (int, float) and value > MOST_LAYERS and LAYERS.fullmatch(name):
             raise ValueError(f"{name}={value} of its config.json is more than {MOST_LAYERS}; no model has as many")
 
 
@@ -96,6 +93,37 @@ def check_plain(tensors: Held) -> None:
             raise ValueError(
                 f"its weights are quantised ({name!r} is of type {kind}), which is not read here; {ADVICE}"
             )
+
+
+def check_tokenizer(file: Path) -> None:
+    """Raises ValueError for a tokenizer.json that makes far more of a text than it holds: every prompt would take all
+    memory. What it puts before or behind a text counts, and by how much each replacement may lengthen it."""
+    try:
+        whole = json.loads(file.read_text(encoding="utf-8"))
+        steps = [*_steps(whole.get("normalizer")), *_steps(whole.get("pre_tokenizer"))]
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"its {file.name} is no tokenizer: {shown(str(error))}") from error
+    growth = 1.0
+    for step in steps:
+        added, pattern = step.get("prepend") or step.get("content") or "", step.get("pattern")
+        plain = len(pattern["String"]) if isinstance(pattern, dict) and isinstance(pattern.get("String"), str) else 1
+        growth *= max(1.0, len(added) / max(plain, 1)) if isinstance(added, str) else 1.0
+        if growth > MOST_GROWTH:
+            raise ValueError(
+                f"its {file.name} makes a text more than {MOST_GROWTH} times as long (by {shown(step.get('type'))} of "
+                f"{len(added):,} characters); no published tokenizer does"
+            )
+    template = whole.get("post_processor")
+    if len(json.dumps(template)) > 1000 * MOST_GROWTH:
+        raise ValueError(f"its {file.name} adds more than {MOST_GROWTH} tokens to every text; no published one does")
+
+
+def _steps(part: Any) -> list[dict[str, Any]]:
+    """A normalizer or pre-tokenizer, or those that a sequence of them is made of."""
+    if not isinstance(part, dict):
+        return []
+    nested = [*(part.get("normalizers") or ()), *(part.get("pretokenizers") or ())]
+    return [part, *(step for one in nested for step in _steps(one))]
 
 
 def unwrapped(names: Iterable[str], own: str) -> dict[str, str]:
