@@ -12,8 +12,10 @@ def as_ids(value: int | Sequence[int]) -> tuple[int, ...]:
 def with_ids(raw: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json with the special ids of a spec where it lacks them. stated: fields of the spec."""
     eos = stated.get("eos_ids")
-    ids = {"mask_token_id": stated.get("mask_id"), "pad_token_id": stated.get("pad_id")}
-    ids["eos_token_id"] = None if eos is None else list(as_ids(eos))
+    ids: dict[str, Any] = {"mask_token_id": stated.get("mask_id"), "pad_token_id": stated.get("pad_id")}
+    if eos is not None:
+        ids = {"pad_token_id": as_ids(eos)[0], **{name: token for name, token in ids.items() if token is not None}}
+        ids["eos_token_id"] = list(as_ids(eos))
     return {**raw, **{name: value for name, value in ids.items() if raw.get(name) is None and value is not None}}
 
 
