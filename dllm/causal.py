@@ -38,7 +38,7 @@ from dllm.checkpoint import (
     shipped_models,
     warn_of_slow_halves,
 )
-from dllm.converted.layout import refuse_quantised
+from dllm.converted.storage import refuse_quantised
 from dllm.kv import ColumnCache
 from dllm.layers import hidden_states, use_fast_products_
 from dllm.model import DiffusionLM

@@ -18,7 +18,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import cached_file
 
 from dllm.converted.fields import shown
-from dllm.converted.layout import check_counts, check_plain, check_tokenizer, held, unstacked, unwrapped, weight_files
+from dllm.converted.storage import check_counts, check_plain, check_tokenizer, held, unstacked, unwrapped, weight_files
 from dllm.spec import SPEC_FILE
 
 ASSETS = Path(__file__).parent / "assets"

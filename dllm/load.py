@@ -46,8 +46,8 @@ from dllm.checkpoint import (
 from dllm.converted.block_routing import BlockRoutedLM, LLaDA2Backbone
 from dllm.converted.ends import as_ids, with_ids
 from dllm.converted.fields import check_whole_attention
-from dllm.converted.layout import refuse_quantised
 from dllm.converted.probe import probe
+from dllm.converted.storage import refuse_quantised
 from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, recognise
 from dllm.layers import use_fast_products_

@@ -20,7 +20,7 @@ from dllm.checkpoint import (
     read_tokenizer,
     to_dtype,
 )
-from dllm.converted.layout import refuse_quantised
+from dllm.converted.storage import refuse_quantised
 from dllm.recurrent.depth import Depth, RecurrentLM
 from dllm.recurrent.llama import CONFIG_FILE, WEIGHTS_FILE, LlamaRecurrentLM
 from dllm.recurrent.raven import RavenBackbone, RavenConfig, RavenLM
