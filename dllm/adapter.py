@@ -12,7 +12,7 @@ Three things are ours and not PEFT's:
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.checkpoint import ASSETS
+from dllm.converted.fields import Fields, shown
 from dllm.layers import Gate, lora_layers
 from dllm.model import DiffusionLM
 
@@ -35,6 +36,16 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MASK_EMBEDDING = "mask_embedding"
 MASK_TOKEN = "<|mask|>"  # where a model had none
 PREFIX = "base_model.model."  # PEFT's, before the trained model's own names
+HARMLESS = (
+    "auto_mapping|inference_mode|target_modules|exclude_modules|layers_to_transform|layers_pattern|fan_in_fan_out"
+    "|megatron_core|runtime_config|eva_config|qalora_group_size|mask_id|lora_?plus\\w*"
+)
+"""Fields of its config that are about training, void without another, or said again by its tensors."""
+
+STARTS = (True, False, "gaussian", "orthogonal", "eva", "mica")
+"""First values of the factors that leave the base's weights as they were. PiSSA, OLoRA, CorDA, LoRA-GA and LoftQ take
+something out of them first."""
+
 _TENSOR = re.compile(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])(?:\.default)?\.weight")
 
 
@@ -190,15 +201,13 @@ def read_adapter(
         raw, tensors = json.loads((folder / CONFIG).read_text(encoding="utf-8")), load_file(folder / WEIGHTS)
         if not isinstance(raw, dict):
             raise ValueError(f"{CONFIG} holds a {type(raw).__name__} where an object belongs")
-        kind = raw.get("peft_type")
-        if kind != "LORA" or raw.get("use_dora") or raw.get("modules_to_save") or raw.get("bias", "none") != "none":
-            raise ValueError(f"only plain LoRA is supported, without DoRA, biases or whole modules, not {kind}")
-        if raw.get("alpha_pattern") or raw.get("rank_pattern"):
-            raise ValueError("ranks and scalings that differ between modules are not supported")
-        active = raw.get("active", "everywhere")
+        fields = Fields(raw)
+        config = _config(fields)
+        active = fields.get("active", "everywhere")
         if active not in ("everywhere", "drafts"):
-            raise ValueError(f"active={active!r}; it is 'everywhere' or 'drafts'")
-        config = _config(raw.get("r"), raw.get("lora_alpha"), raw.get("use_rslora"))
+            raise ValueError(f"active={shown(active)}; it is 'everywhere' or 'drafts'")
+        for name, value in fields.unread(HARMLESS).items():
+            raise ValueError(f"{name}={shown(value)}: only plain LoRA is supported, which adds B A to the weights")
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"cannot read adapter {str(folder)!r}: {error}") from error
     pairs: dict[str, dict[str, Tensor]] = {}
@@ -215,16 +224,30 @@ def read_adapter(
     return config, pairs, mask_embedding, active == "drafts"
 
 
-def _config(r: object, alpha: object, rslora: object) -> "LoraConfig":
+def _config(raw: Mapping[str, Any]) -> "LoraConfig":
     """PEFT's config. PEFT itself checks these values only after it has changed the model."""
     from peft import LoraConfig
 
+    if raw.get("peft_type") != "LORA":
+        raise ValueError(f"peft_type={shown(raw.get('peft_type'))}: only plain LoRA is supported")
+    r, alpha, rslora = (raw.get(name) for name in ("r", "lora_alpha", "use_rslora"))
     if type(r) is not int or r < 1:
-        raise ValueError(f"r={r!r}; a rank is an integer of at least 1")
+        raise ValueError(f"r={shown(r)}; a rank is an integer of at least 1")
     if type(alpha) not in (int, float) or not math.isfinite(cast(float, alpha)):
-        raise ValueError(f"lora_alpha={alpha!r} is no number")
+        raise ValueError(f"lora_alpha={shown(alpha)} is no number")
     if rslora not in (None, False, True):
-        raise ValueError(f"use_rslora={rslora!r} is neither true nor false")
+        raise ValueError(f"use_rslora={shown(rslora)} is neither true nor false")
+    for name in ("alpha_pattern", "rank_pattern"):
+        if raw.get(name):
+            raise ValueError(
+                f"{name}={shown(raw[name])}: ranks and scalings that differ between modules are not supported"
+            )
+    start = raw.get("init_lora_weights", True)
+    if (start.lower() if isinstance(start, str) else start) not in STARTS:
+        raise ValueError(
+            f"init_lora_weights={shown(start)}: it may have changed the weights that the factors add to; save the "
+            "adapter as plain LoRA (PEFT: path_initial_model_for_weight_conversion), or merge it where it was trained"
+        )
     return LoraConfig(r=r, lora_alpha=cast(int, alpha), use_rslora=bool(rslora), inference_mode=True)
 
 

@@ -38,6 +38,7 @@ from dllm.checkpoint import (
     shipped_models,
     warn_of_slow_halves,
 )
+from dllm.converted.storage import refuse_quantised
 from dllm.kv import ColumnCache
 from dllm.layers import hidden_states, use_fast_products_
 from dllm.model import DiffusionLM
@@ -251,6 +252,7 @@ def load_causal(
     device, pretrained, hub = prepare(device, pretrained)
     with one_sentence(name, shipped_causal_models()):
         config = _config(path, hub)
+        refuse_quantised(vars(config), stock=True)
         kind = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
         backbone, info = read_backbone(path, kind, config, dtype, None, pretrained)
         tokenizer = read_tokenizer(path, config, AutoTokenizer, chat_template, hub)

@@ -1,6 +1,7 @@
 """What loading shares between diffusion and autoregressive checkpoints: where the files are, what is read of them, and
 one sentence for each way in which they can be wrong. No hub code is run and no pickled weights are read."""
 
+import logging
 import os
 import platform
 import re
@@ -11,15 +12,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import cached_file
 
+from dllm.converted.fields import shown
+from dllm.converted.storage import check_counts, check_plain, check_tokenizer, held, unstacked, unwrapped, weight_files
 from dllm.spec import SPEC_FILE
 
 ASSETS = Path(__file__).parent / "assets"
 FETCHED = ("smollm2", "qwen-coder")  # folders of models/ that dllm.training.fetch makes
 HUB = ("revision", "token", "cache_dir", "local_files_only")  # where the files are; config and tokenizer need it too
+ELSEWHERE = {"variant", "subfolder", "state_dict"}  # arguments by which weights are in other files
 PLAIN_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
 SPARE = re.compile(r"pooler|seq_relationship|position_ids$|rotary_emb\.inv_freq$")
 """Weights of a checkpoint that its masked or causal LM does without: other heads, and buffers computed anew."""
@@ -45,12 +50,30 @@ def shipped_causal_models() -> list[str]:
 
 
 def check_folder(name: str) -> None:
-    """Raises ValueError for a folder of the config that is not there, before it is looked for on the hub, where no id
-    begins with models/."""
-    if Path(name).parts[:1] == ("models",) and not Path(name).is_dir():
-        made = Path(name).name if Path(name).name in FETCHED else None
-        how = f"make it: python -m dllm.training.fetch {made} (docs/training.md)" if made else "give one that is"
+    """Raises ValueError for a folder that is not there, before it is looked for on the hub, which takes a minute where
+    it is out of reach. An id of the hub is OWNER/NAME; one that is in its cache may be a name alone."""
+    parts = Path(name).parts
+    if os.path.exists(name) or os.path.isdir(ASSETS / name):
+        return
+    if parts[:1] == ("models",):
+        made = parts[-1] in FETCHED
+        how = f"make it: python -m dllm.training.fetch {parts[-1]} (docs/training.md)" if made else "give one that is"
         raise ValueError(f"the folder {name} is not here; {how}")
+    is_path = name.startswith((".", "~", "/", "\\")) or len(parts) > 2 or name.endswith(("/", ".gguf"))
+    beside = len(parts) < 2 or Path(parts[0]).is_dir()
+    if is_path or (beside and not _is_cached(name)):
+        known = ", ".join(sorted({*shipped_models(), *shipped_causal_models()}))
+        raise ValueError(
+            f"cannot load model {shown(name)} (shipped models: {known}): there is no such folder, and an id of the hub "
+            "is OWNER/NAME"
+        )
+
+
+def _is_cached(name: str) -> bool:
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # no id at all
+        return False
 
 
 def prepare(
@@ -81,8 +104,8 @@ def one_sentence(name: str, shipped: Sequence[str]) -> Iterator[None]:
         yield
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        known = ", ".join(shipped) or "none"
-        raise ValueError(f"cannot load model {name!r} (shipped models: {known}): {reason}") from error
+        known = f" (shipped models: {', '.join(shipped)})" if shipped and not Path(name).is_dir() else ""
+        raise ValueError(f"cannot load model {name!r}{known}: {reason}") from error
 
 
 @contextmanager
@@ -132,11 +155,16 @@ def check_device(device: torch.device | str) -> None:
 
 def raw_config(path: str, hub: dict) -> dict[str, Any]:
     """config.json as it is."""
-    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
+    folder = Path(path)
+    if folder.suffix == ".gguf" or folder.is_file():
+        raise ValueError("it is a file; give the folder of a checkpoint with config.json and safetensors")
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        weight_files(folder)
         raise ValueError("the folder has no config.json")
     raw, _ = PreTrainedConfig.get_config_dict(path, **hub)
     if not isinstance(raw, dict):
         raise ValueError(f"its config.json holds a {type(raw).__name__} where an object belongs")
+    check_counts(raw)
     return raw
 
 
@@ -161,23 +189,62 @@ def read_backbone(
     keys: regular expressions from the checkpoint's weight names to the backbone's. Raises ValueError for pickles.
     """
     refuse_pickles(path)
-    return cast(Any, kind).from_pretrained(
-        path,
-        config=config,
-        dtype=to_dtype(dtype),
-        key_mapping=dict(keys) if keys else None,
-        use_safetensors=True,
-        output_loading_info=True,
-        **pretrained,
-    )
+    keys, more = dict(keys or {}), dict(pretrained)
+    folder = Path(path)
+    if folder.is_dir() and not ELSEWHERE & set(pretrained):
+        files = weight_files(folder)
+        tensors = held(files)
+        if not vars(config).get("quantization_config"):
+            check_plain(tensors)
+        keys = unwrapped(tensors, kind.base_model_prefix) | keys
+        more["state_dict"] = unstacked(files, tensors)
+    with _named_faults():
+        return cast(Any, kind).from_pretrained(
+            path if more.get("state_dict") is None else None,
+            config=config,
+            dtype=to_dtype(dtype),
+            key_mapping=keys or None,
+            use_safetensors=True,
+            output_loading_info=True,
+            **{"ignore_mismatched_sizes": True, **more},  # `check_weights` names them
+        )
+
+
+@contextmanager
+def _named_faults() -> Iterator[None]:
+    """Takes the table of faults that transformers logs, and names the first one where an error speaks of it."""
+    logger, tables = logging.getLogger("transformers.modeling_utils"), list[str]()
+
+    def keep(record: logging.LogRecord) -> bool:
+        tables.extend([record.getMessage()] * (table := "LOAD REPORT" in record.getMessage()))
+        return not table
+
+    logger.addFilter(keep)
+    try:
+        yield
+    except RuntimeError as error:
+        lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in "".join(tables).splitlines()]
+        fault = next((line for line in lines if "CONVERSION" in line), None)
+        if fault is None:
+            raise
+        raise ValueError(f"its weights do not fit its config.json: {fault.partition('|')[0].strip()!r}") from error
+    finally:
+        logger.removeFilter(keep)
 
 
 def check_weights(name: str, info: dict) -> None:
-    """Raises ValueError when weights are missing, or when the model would leave some out."""
+    """Raises ValueError when weights are missing or of another shape, or when the model would leave some out."""
+    mismatched: list[tuple[str, Any, Any]] = sorted(info.get("mismatched_keys", []))
+    for key, stored, wanted in mismatched:
+        raise ValueError(
+            f"cannot load model {name!r}: it holds {key!r} of shape {tuple(stored)}, and its config.json means "
+            f"{tuple(wanted)}: it is another model's config, or the weights are stored in another form"
+        )
     missing = sorted(info["missing_keys"])
-    if missing:
-        raise ValueError(f"model {name!r} lacks {len(missing)} weights, first {missing[0]!r}; its files are incomplete")
     unexpected = sorted(key for key in info["unexpected_keys"] if not SPARE.search(key))
+    if missing:
+        why = f"it has {unexpected[0]!r}, of another layout" if unexpected else "its files are incomplete"
+        raise ValueError(f"model {name!r} lacks {len(missing)} weights, first {missing[0]!r}; {why}")
     if unexpected:
         raise ValueError(
             f"model {name!r} has {len(unexpected)} weights that its architecture has no place for, first "
@@ -204,7 +271,10 @@ def read_tokenizer(
         if chat_template != "plain" and not (file.suffix == ".jinja" and file.is_file()):
             raise ValueError(f"chat_template={chat_template!r} is neither 'plain' nor a .jinja file")
         template = PLAIN_TEMPLATE if chat_template == "plain" else file.read_text(encoding="utf-8")
-    if not any(find_file(path, name, hub) for name in ("tokenizer.json", "tokenizer_config.json")):
+    file = find_file(path, "tokenizer.json", hub)
+    if file is not None:
+        check_tokenizer(Path(file))
+    if file is None and not find_file(path, "tokenizer_config.json", hub):
         if template is not None:
             raise ValueError("it has no tokenizer to use a chat template with")
         return None

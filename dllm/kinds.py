@@ -24,7 +24,7 @@ from dllm.load import load_diffusion
 from dllm.recurrent import is_recurrent, load_recurrent, recurrent_folder
 from dllm.spec import SPEC_FILE
 
-OF_DIFFUSION = ("spec", "family", "adapter", "compile", "guidance")
+OF_DIFFUSION = ("spec", "family", "config", "adapter", "compile", "guidance")
 
 
 def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options: Any) -> Any:
@@ -80,7 +80,7 @@ def _kind(name_or_path: str | Path, options: dict[str, Any]) -> str:
         raw = raw_config(name, hub)
         if is_recurrent(raw):
             return "recurrent"
-        if any(key in options for key in ("spec", "family", "adapter")):
+        if any(key in options for key in ("spec", "family", "config", "adapter")):
             return "diffusion"
         return "causal" if _is_causal(name, raw, hub) else "diffusion"
     except Exception:  # files made by others break their readers in many ways

@@ -5,7 +5,6 @@ No hub code is ever run and no pickled weights are read. A folder or hub reposit
 published; any other transformers causal or masked LM works if its tokenizer names mask and EOS, or with `spec=`.
 """
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
-    AutoConfig,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -46,9 +44,12 @@ from dllm.checkpoint import (
     warn_of_slow_halves,
 )
 from dllm.converted.block_routing import BlockRoutedLM, LLaDA2Backbone
+from dllm.converted.ends import as_ids, with_ids
+from dllm.converted.fields import check_whole_attention
 from dllm.converted.probe import probe
+from dllm.converted.storage import refuse_quantised
 from dllm.encoder import EncoderLM
-from dllm.families import FAMILIES, Family, recognise
+from dllm.families import FAMILIES, recognise
 from dllm.layers import use_fast_products_
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
@@ -66,6 +67,7 @@ def load_diffusion(
     dtype: torch.dtype | str = torch.float32,
     spec: ModelSpec | Mapping[str, Any] | None = None,
     family: str | None = None,
+    config: Mapping[str, Any] | None = None,
     adapter: str | Path | Sequence[str | Path] | None = None,
     chat_template: str | None = None,
     compile: bool | Literal["cuda_graphs"] = False,
@@ -76,6 +78,7 @@ def load_diffusion(
     device: a torch device, or "auto" for a GPU where there is one.
     spec: in place of the recognised one. A mapping replaces some of its fields.
     family: in place of the one that config.json names (`dllm.families.FAMILIES`, or "native").
+    config: fields in place of those of config.json, or that it lacks. None takes one out.
     adapter: a folder of LoRA weights or the name of a shipped adapter, or several. They become part of the weights; the
         last stays apart where it acts at drafted columns only or where weights are quantised (`dllm.adapter`).
     chat_template: in place of the tokenizer's: "plain" (message contents as they are) or a .jinja file.
@@ -99,19 +102,21 @@ def load_diffusion(
     check_folder(str(name_or_path))
     device, pretrained, hub = prepare(device, pretrained)
     with one_sentence(str(name_or_path), shipped_models()):
-        raw = raw_config(path, hub)
+        raw = {**raw_config(path, hub), **(config or {})}
         chosen = recognise(raw, family)
-        config, family_spec = (_native_config(path, raw, hub), None) if chosen is None else _translated(chosen, raw)
+        refuse_quantised(raw, stock=chosen is None)
+        known = raw if chosen is None else with_ids(raw, _stated(path, spec, hub))
+        stock, family_spec = (_native_config(raw), None) if chosen is None else chosen.read(known)
         canvases = chosen is not None and chosen.canvases
         if not canvases:
-            config.is_causal = False
-        kind = _native_backbone(config) if chosen is None else chosen.backbone
+            stock.is_causal = False
+        kind = _native_backbone(stock) if chosen is None else chosen.backbone
         keys = None if chosen is None else chosen.keys
-        backbone, info = read_backbone(path, kind, config, dtype, keys, pretrained)
+        backbone, info = read_backbone(path, kind, stock, dtype, keys, pretrained)
         reader = AutoTokenizer if chosen is None else chosen.tokenizer
-        tokenizer = read_tokenizer(path, config, reader, chat_template, hub)
-        masked = chosen is None and type(config) in MODEL_FOR_MASKED_LM_MAPPING
-        spec = _spec(path, tokenizer, family_spec, spec, keeps_kv=not masked, hub=hub)
+        tokenizer = read_tokenizer(path, stock, reader, chat_template, hub)
+        masked = chosen is None and type(stock) in MODEL_FOR_MASKED_LM_MAPPING
+        spec = _spec(path, tokenizer, vars(family_spec) if family_spec else {}, spec, keeps_kv=not masked, hub=hub)
         if tokenizer is not None and spec.mask_id == backbone.config.vocab_size and brings_mask(adapter, spec.mask_id):
             add_mask(backbone, tokenizer, spec.mask_id)
     check_weights(str(name_or_path), info)
@@ -187,17 +192,18 @@ def compile_(model: DiffusionLM, graphs: bool) -> None:
     body.compile(dynamic=not graphs, mode="reduce-overhead" if graphs else None)
 
 
-def _translated(family: Family, raw: Mapping[str, Any]) -> tuple[PreTrainedConfig, ModelSpec]:
-    try:
-        return family.config(raw), family.spec(raw)
-    except KeyError as error:
-        raise ValueError(f"its config.json has no {error}, which its family needs") from error
+def _stated(path: str, given: ModelSpec | Mapping[str, Any] | None, hub: dict) -> Mapping[str, Any]:
+    """What the given spec and dllm.json say."""
+    if isinstance(given, ModelSpec):
+        return vars(given)
+    file = find_file(path, SPEC_FILE, hub)
+    return {**({} if file is None else ModelSpec.fields_of(Path(file))), **(given or {})}
 
 
-def _native_config(path: str, raw: Mapping[str, Any], hub: dict) -> PreTrainedConfig:
+def _native_config(raw: dict[str, Any]) -> PreTrainedConfig:
     if raw.get("model_type") not in CONFIG_MAPPING:
         raise _unknown(raw.get("model_type"))
-    return AutoConfig.from_pretrained(path, **hub)
+    return CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
 
 
 def _unknown(model_type: str | None) -> ValueError:
@@ -222,10 +228,7 @@ def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
         for name in RESCALED:
             if vars(config).get(name) not in (None, 1):
                 raise ValueError(f"{name}={vars(config)[name]}: logits rescaled after the head are not supported")
-        kinds = [kind for kind in vars(config).get("layer_types") or () if re.search("sliding|chunked", kind)]
-        window = vars(config).get("sliding_window") if vars(config).get("use_sliding_window") is not False else None
-        if kinds or window is not None:  # our mask is every layer's, so the window would be lost
-            raise ValueError(f"{kinds[0] if kinds else f'sliding_window={window}'}: local attention is not supported")
+        check_whole_attention(config)
         return backbone
     raise _unknown(config.model_type)
 
@@ -233,7 +236,7 @@ def _native_backbone(config: PreTrainedConfig) -> type[PreTrainedModel]:
 def _spec(
     path: str,
     tokenizer: PreTrainedTokenizerBase | None,
-    of_family: ModelSpec | None,
+    of_family: Mapping[str, Any],
     given: ModelSpec | Mapping[str, Any] | None,
     *,
     keeps_kv: bool,
@@ -243,15 +246,15 @@ def _spec(
     if isinstance(given, ModelSpec):
         return given
     file = find_file(path, SPEC_FILE, hub)
-    if file is not None or of_family is not None:
-        known = vars(of_family if file is None else ModelSpec.read(Path(file)))
+    if file is not None or of_family:
+        known = of_family if file is None else vars(ModelSpec.read(Path(file), of_family))
     else:
         known = _special_ids(tokenizer) | {"kv": keeps_kv}
-    fields: dict[str, Any] = known | dict(given or {})
+    fields: dict[str, Any] = {**known, **(given or {})}
     for name, what in (("mask_id", "a mask token"), ("eos_ids", "an end-of-text token")):
         if name not in fields:
             raise ValueError(f"it has no {SPEC_FILE} and no tokenizer that names {what}; give spec.{name}")
-    eos_ids = tuple(fields["eos_ids"])
+    eos_ids = as_ids(fields["eos_ids"])
     return ModelSpec(**{"pad_id": eos_ids[0], **fields, "eos_ids": eos_ids})
 
 

@@ -1,12 +1,12 @@
 """What the loop must know of a model and its weights do not say: special ids, token shift, block structure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -99,12 +99,21 @@ class ModelSpec(Knobs):
         (folder / SPEC_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path) -> "ModelSpec":
-        """Reads `dllm.json`. Raises ValueError, naming the file, when it is not a spec."""
+    def read(cls, path: Path, known: Mapping[str, Any] | None = None) -> "ModelSpec":
+        """Reads `dllm.json`. known: the fields that it may leave out. Raises ValueError, naming the file, when it is
+        not a spec."""
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = {**(known or {}), **cls.fields_of(path)}
             return cls(**{**fields, "eos_ids": tuple(fields["eos_ids"])})
-        except (json.JSONDecodeError, TypeError, KeyError) as error:
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"{path} is not a model spec: {error}") from error
+
+    @staticmethod
+    def fields_of(path: Path) -> dict[str, Any]:
+        """What `dllm.json` says. Raises ValueError, naming the file, when it is no object of JSON."""
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is not a model spec: {error}") from error
 
 

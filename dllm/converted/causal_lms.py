@@ -8,11 +8,19 @@ from typing import Any
 
 from transformers import Ministral3Config, PreTrainedConfig
 
-from dllm.converted.ends import as_ids, qwen_eos
+from dllm.converted.ends import as_ids, pad_of, qwen_eos
+from dllm.converted.fields import of_class
+from dllm.converted.rotary import rope_of
 from dllm.spec import ModelSpec
 
 Config = Mapping[str, Any]
 NOT_ITS_OWN = ("model_type", "architectures", "auto_map", "bos_token_id", "eos_token_id", "pad_token_id")
+ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
+
+
+def _own(raw: Config, stock: PreTrainedConfig) -> dict[str, Any]:
+    """The fields of the stock class, but for those that are of its wrapper or are read apart."""
+    return {name: value for name, value in of_class(raw, stock).items() if name not in (*NOT_ITS_OWN, *ROTARY)}
 
 
 def a2d_config(kind: type[PreTrainedConfig]) -> Callable[[Config], PreTrainedConfig]:
@@ -21,7 +29,7 @@ def a2d_config(kind: type[PreTrainedConfig]) -> Callable[[Config], PreTrainedCon
     def config(raw: Config) -> PreTrainedConfig:
         if raw.get("use_sliding_window"):
             raise ValueError("use_sliding_window=true, which no published checkpoint of this family has (false)")
-        return kind.from_dict({name: value for name, value in raw.items() if name not in NOT_ITS_OWN})
+        return kind.from_dict(_own(raw, kind()) | {"rope_parameters": rope_of(raw, 10000.0)})
 
     return config
 
@@ -36,7 +44,7 @@ def a2d_spec(mask_id: int | None) -> Callable[[Config], ModelSpec]:
     def spec(raw: Config) -> ModelSpec:
         mask = raw["mask_token_id"] if mask_id is None else raw.get("mask_token_id") or mask_id
         eos_ids = qwen_eos(raw)
-        return ModelSpec(mask, eos_ids, raw.get("pad_token_id") or eos_ids[0])
+        return ModelSpec(mask, eos_ids, pad_of(raw, eos_ids))
 
     return spec
 
@@ -45,14 +53,13 @@ def nemotron_config(raw: Config) -> Ministral3Config:
     """Nemotron-Labs-Diffusion (arXiv 2607.05722) is Ministral 3."""
     if raw.get("sliding_window") is not None:
         raise ValueError(f"sliding_window={raw['sliding_window']}: local attention is not supported")
-    names = vars(Ministral3Config())
-    same = {name: value for name, value in raw.items() if name in names and name not in NOT_ITS_OWN}
-    return Ministral3Config(**{**same, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None})
+    ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    return Ministral3Config(**{**_own(raw, Ministral3Config()), **ids, "rope_parameters": rope_of(raw)})
 
 
 def nemotron_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i, and the context is causal. Deviations: blocks lie on the canvas' grid and not behind the
     prompt; within a block, tokens before its first MASK do not look ahead."""
     eos = as_ids(raw["eos_token_id"])
-    pad_id, block = raw.get("pad_token_id") or eos[0], raw.get("block_size") or 32
-    return ModelSpec(raw["mask_token_id"], eos, pad_id, block=block, context_causal=True)
+    block = raw.get("block_size") or 32
+    return ModelSpec(raw["mask_token_id"], eos, pad_of(raw, eos), block=block, context_causal=True)

@@ -1,12 +1,28 @@
 """Which ids end a text, by a published config.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def as_ids(value: int | list[int]) -> tuple[int, ...]:
+def as_ids(value: int | Sequence[int]) -> tuple[int, ...]:
     """One id or several."""
-    return tuple(value) if isinstance(value, list) else (value,)
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def with_ids(raw: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with the special ids of a spec where it lacks them. stated: fields of the spec."""
+    eos = stated.get("eos_ids")
+    ids: dict[str, Any] = {"mask_token_id": stated.get("mask_id"), "pad_token_id": stated.get("pad_id")}
+    if eos is not None:
+        ids = {"pad_token_id": as_ids(eos)[0], **{name: token for name, token in ids.items() if token is not None}}
+        ids["eos_token_id"] = list(as_ids(eos))
+    return {**raw, **{name: value for name, value in ids.items() if raw.get(name) is None and value is not None}}
+
+
+def pad_of(raw: Mapping[str, Any], otherwise: tuple[int, ...]) -> int:
+    """The id that fills a batch, which a config may leave out: it is never seen."""
+    pad = raw.get("pad_token_id")
+    return otherwise[0] if pad is None else pad
 
 
 def qwen_eos(raw: Mapping[str, Any]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from dllm.checkpoint import (
     read_tokenizer,
     to_dtype,
 )
+from dllm.converted.storage import refuse_quantised
 from dllm.recurrent.depth import Depth, RecurrentLM
 from dllm.recurrent.llama import CONFIG_FILE, WEIGHTS_FILE, LlamaRecurrentLM
 from dllm.recurrent.raven import RavenBackbone, RavenConfig, RavenLM
@@ -70,8 +71,10 @@ def _raven(path: str, dtype: torch.dtype | str, pretrained: Mapping[str, Any], h
         raw = raw_config(path, hub)
         if not is_recurrent(raw):
             raise ValueError(f"it has no {CONFIG_FILE} and is no {RavenConfig.model_type}: no depth-recurrent LM")
+        refuse_quantised(raw, stock=False)
         config = RavenConfig.from_dict(raw)
         config.check()
+        config.check_fields(raw)
         backbone, info = read_backbone(path, RavenBackbone, config, dtype, None, pretrained)
         tokenizer = read_tokenizer(path, config, PreTrainedTokenizerFast, None, hub)
     check_weights(path, info)

@@ -2,6 +2,7 @@
 of query and key alone, a gated MLP, scaled embeddings. Module names are those of the published checkpoint."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from dllm.converted.ends import raven_eos
+from dllm.converted.fields import Fields, check_unread
 from dllm.recurrent.depth import Depth, Place, RecurrentLM, Stack
 
 ONLY = {  # settings with one value in every published checkpoint
@@ -23,6 +25,12 @@ ONLY = {  # settings with one value in every published checkpoint
     "injection_type": "linear",
     "state_init": "like-init",
 }
+
+
+HARMLESS = (  # of training and its trials, or said again by others
+    "effective_expected_depth|mean_backprop_depth|sampling_scheme|test_time_noise_type|padded_vocab_size|n_layers"
+    "|head_dim|num_attention_heads|num_key_value_heads|num_hidden_layers|tie_word_embeddings"
+)
 
 
 class RavenConfig(PreTrainedConfig):
@@ -41,6 +49,12 @@ class RavenConfig(PreTrainedConfig):
     n_layers_in_prelude: int = 2
     n_layers_in_recurrent_block: int = 4
     n_layers_in_coda: int = 2
+
+    @classmethod
+    def check_fields(cls, raw: Mapping[str, Any]) -> None:
+        """Raises ValueError for a field of config.json that nothing here reads and that may mean something."""
+        known = {*cls.__annotations__, *ONLY}
+        check_unread(Fields({name: value for name, value in raw.items() if name not in known}), HARMLESS)
 
     def check(self) -> None:
         """Raises ValueError for a layout that no published checkpoint has."""

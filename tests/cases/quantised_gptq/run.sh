@@ -1,0 +1,8 @@
+# config.json says that the weights are quantised.
+python -W ignore - 2>/dev/null <<"EOF"
+import dllm
+try:
+    print("loaded", dllm.load("model").name)
+except ValueError as error:
+    print("refused:", error)
+EOF
