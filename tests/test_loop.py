@@ -127,6 +127,7 @@ CACHES = {
     "interval": WindowCache(0, 0, refresh_every=2),
     "prefill": WindowCache(None, None, freeze_prompt=True),
     "delayed": DelayedCache(4),
+    "delayed_llada": DelayedCache(4, entry=2),
     "greedy": DelayedCache(4, near=2, freeze_prompt=True),
     "block": BlockCache(),
     "sub_block": SubBlockCache(),
