@@ -102,9 +102,7 @@ def but_the_prompt(now: Moment) -> set[int]:
     return everything(now) if now.number == 0 else now.columns(now.prompt_len, now.end)
 
 
-def after_entering(
-    inside: Callable, every: int | None = None, wide: Callable = everything, entry: int = 1
-) -> Callable:
+def after_entering(inside: Callable, every: int | None = None, wide: Callable = everything, entry: int = 1) -> Callable:
     """`wide` in the first forwards of a window (and in every so-manieth), `inside` in the others."""
     return lambda now: wide(now) if now.step < entry or (every and now.step % every == 0) else inside(now)
 

@@ -151,11 +151,11 @@ def test_what_a_context_causal_model_edits_becomes_its_greedy_text(seed: int, pr
 
 
 @pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
-@pytest.mark.parametrize("prompt_block", [False, True])
-def test_block_causal_models_are_exact(kind: str, prompt_block: bool, prompts: list[list[int]]) -> None:
+@pytest.mark.parametrize("grid", [{}, {"prompt_block": True}, {"prompt_grid": True}])
+def test_block_causal_models_are_exact(kind: str, grid: dict[str, bool], prompts: list[list[int]]) -> None:
     """Kept K/V change nothing, and a block that opens when the last one is full is today's."""
     model = make_model(kind, 1)
-    model.spec = replace(model.spec, prompt_block=prompt_block)
+    model.spec = replace(model.spec, **grid)
     parts = {"gen_len": 32, "block_len": 8, "decoder": SURE, "stop": Never()}
     kept, fresh = (
         decode_running(model, prompts, running=RunningSet(), cache=cache, **parts) for cache in (BlockCache(), NO_CACHE)
@@ -166,17 +166,21 @@ def test_block_causal_models_are_exact(kind: str, prompt_block: bool, prompts: l
     assert late == decode(model, prompts, cache=BlockCache(), **parts)
 
 
-def test_a_prompt_block_sees_itself_and_later_blocks_see_it() -> None:
-    """With a prompt of 3 and blocks of 2: | 0 1 2 | 3 4 | 5 6 |."""
+@pytest.mark.parametrize(
+    ("grid", "blocks"),
+    [("prompt_block", [0, 0, 0, 1, 1, 2, 2]), ("prompt_grid", [0, 1, 1, 2, 2, 3, 3])],
+)
+def test_a_block_ends_with_the_prompt(grid: str, blocks: list[int]) -> None:
+    """With a prompt of 3 and blocks of 2: | 0 1 2 | 3 4 | 5 6 | or | 0 | 1 2 | 3 4 | 5 6 |."""
     model = make_model("block_causal")
-    model.spec = replace(model.spec, block=2, prompt_block=True)
+    model.spec = replace(model.spec, block=2, **{grid: True})
     canvas, prompt_len = torch.arange(7)[None], torch.tensor([3])
     logits = model.full_logits(canvas, prompt_len)
-    for column, block in enumerate([0, 0, 0, 1, 1, 2, 2]):
+    for column, block in enumerate(blocks):
         other = canvas.clone()
         other[0, column] = 20
         changed = (model.full_logits(other, prompt_len) != logits).any(-1)[0]
-        assert changed.tolist() == [seen >= block for seen in [0, 0, 0, 1, 1, 2, 2]]
+        assert changed.tolist() == [seen >= block for seen in blocks]
 
 
 def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:
