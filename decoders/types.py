@@ -53,6 +53,7 @@ class View:
     reference: what one token per forward would write here. Set if a part declares `needs_reference`.
     forced: rows that must commit when their rule commits nothing. None: all.
     waiting: rows whose window lies behind one that is not finished, and which therefore stay in it. None: no row.
+    together: so many rows each are the open blocks of one prompt, whose surest mask is committed. None: it need not be.
     """
 
     tokens: Int[Tensor, "B W"]
@@ -66,6 +67,7 @@ class View:
     reference: Int[Tensor, "B W"] | None = None
     forced: Bool[Tensor, " B"] | None = None
     waiting: Bool[Tensor, " B"] | None = None
+    together: int | None = None
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,42 @@ def test_what_the_state_machine_opens_forces_and_leaves(prompts: list[list[int]]
     assert max(int(written.max()) for _, written in seen) == buffer - 1 and row.nfe < 30
 
 
+def test_the_surest_of_all_open_blocks_is_committed(prompts: list[list[int]]) -> None:
+    model, rare, steps = make_model("full", 1), Decoder(Threshold(2.0)), 0
+    running = RunningSet(None, open_at=0.0, force_at=None, surest_of_all=True)
+    parts = {"block_len": 8, "decoder": rare, "cache": NO_CACHE, "stop": Never(), "running": running}
+
+    def keep(state: DecodeState, view: View, update: Update) -> None:
+        nonlocal steps
+        sure = torch.where(view.masked, view.logits.top_prob(), -1)
+        chosen = (update.write & view.masked).gather(1, sure.argmax(1, keepdim=True))[:, 0]
+        assert (chosen | ~view.masked.any(1)).all()
+        steps += int((update.write & view.masked).sum(1).amax() > 1)  # besides the first block's own
+
+    rows = decode_running(model, prompts[:3], gen_len=[24, 16, 32], on_step=keep, **parts)
+    assert steps and rows[1:2] == decode_running(model, prompts[1:2], gen_len=[16], **parts)
+    assert all(row.nfe < sum(at >= 0 for at in row.committed_at) for row in rows[::2])
+
+
+def test_an_eos_fills_what_is_behind_it(prompts: list[list[int]]) -> None:
+    """Decided columns and blocks that were not opened too."""
+    model, seen = make_model("full", 1), []
+    model.spec = replace(model.spec, eos_ids=tuple(range(1, 12)))
+    parts = {"block_len": 8, "decoder": SURE, "cache": NO_CACHE, "stop": BlockEos()}
+    flying = partial(decode_running, model, running=RunningSet(None, 0.1, None, fill_eos=True), **parts)
+
+    def keep(state: DecodeState, view: View, update: Update) -> None:
+        for canvas, start, end, gen_len in zip(state.canvas, state.prompt_len, state.end, state.gen_len, strict=True):
+            ends = model.spec.is_eos(canvas[start : start + gen_len])
+            first = int(ends.int().argmax()) if ends.any() else len(ends)
+            assert bool(ends[first:].all()) and int(end) <= int(start) + gen_len
+            seen.append(first < len(ends))
+
+    rows = flying(prompts[:3], gen_len=[32, 24, 32], on_step=keep)
+    assert any(seen) and any(len(row.token_ids) < 24 for row in rows)
+    assert rows[2:3] == flying(prompts[2:3], gen_len=[32])
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_a_context_causal_model_edits_becomes_its_greedy_text(seed: int, prompts: list[list[int]]) -> None:
     """One block at a time and several at once. Steps in which a block waits for another do not spend its looks. Many

@@ -30,9 +30,13 @@ class Schedule(CommitRule):
 
     Each forward commits m // steps tokens, and the first m % steps forwards one more. Deviation: with fewer masks than
     steps there is one token per forward. The authors' code makes idle forwards.
+
+    spread: of what does not divide. "first" as above. "rounded": each forward commits its masks / the steps left,
+        rounded (Tiny-A2D's block sampler, github.com/ZHZisZZ/dllm, whose float32 decides on halves).
     """
 
     steps: Count = 16
+    spread: Literal["first", "rounded"] = "first"
 
     def init(self, shape: Shape) -> Memory:
         return {"masks": shape.zeros(dtype=torch.long)}
@@ -42,6 +46,11 @@ class Schedule(CommitRule):
 
     def number(self, view: View, memory: Memory) -> Int[Tensor, " B"]:
         """Tokens due in this step."""
+        if self.spread == "rounded":
+            times = (torch.arange(self.steps, -1, -1, dtype=torch.float64) / self.steps).float()
+            times = 1 - (1 - times)
+            share = (1 - (times[1:] / times[:-1]).double()).to(view.step.device)
+            return (view.masked.sum(1) * share[view.step.clamp(max=self.steps - 1)]).round().long().clamp(min=1)
         masks = masks_at_start(view, memory)
         return masks // self.steps + (view.step < masks % self.steps)
 
