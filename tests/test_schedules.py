@@ -62,6 +62,16 @@ def test_a_rounded_schedule_takes_its_share_of_the_steps_left(masks: int, steps:
     assert [int(update.write.sum()) for _, update in seen] == counts
 
 
+@pytest.mark.parametrize(("masks", "per_step"), [(32, 2), (32, 1), (32, 8), (21, 4), (8, 32)])
+def test_tokens_per_step_are_as_many_steps_of_dreams_schedule(masks: int, per_step: int) -> None:
+    by_steps, by_tokens = (
+        decode_hash(Decoder(rule, at_least_one=False), masks, masks)[1]
+        for rule in (DreamSchedule(-(-masks // per_step)), DreamSchedule(per_step=per_step))
+    )
+    counts = [[int(update.write.sum()) for _, update in steps] for steps in (by_steps, by_tokens)]
+    assert counts[0] == counts[1] and sum(counts[1]) == masks
+
+
 def test_origin_follows_the_times_in_the_mean_and_ends_in_time() -> None:
     left = torch.zeros(6)
     for seed in range(80):
