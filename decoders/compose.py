@@ -76,6 +76,11 @@ class Decoder(Knobs):
         if self.at_least_one:
             forced = view.masked if view.forced is None else view.masked & view.forced[:, None]
             write = or_surest(write, candidates.confidence, forced)
+        if view.together is not None:
+            confidence, masked = (
+                t.reshape(-1, view.together * t.shape[1]) for t in (candidates.confidence, view.masked)
+            )
+            write = write | surest(confidence, masked).view_as(write)
         update = Update(candidates.tokens, write)
         if self.revise is not None:
             update = self.revise(view, candidates, write, next(parts))

@@ -22,7 +22,7 @@ from dllm.spec import ModelSpec
 class DecodeState:
     """B rows over a canvas of T columns, padded on the right. A row's window is `window` columns from `start`.
 
-    Windows of a block-causal model lie on the model's grid, so the first may begin inside the prompt.
+    Windows of a block-causal model lie on the model's grid, so that the first may begin inside the prompt.
 
     spec: the model's special ids.
     canvas: token ids.
@@ -95,8 +95,7 @@ class DecodeState:
         """The state before the first step. responses: MASK where a token is wanted; any other id is fixed."""
         prompt_len = torch.tensor([len(prompt) for prompt in prompts])
         gen_len = torch.tensor([len(response) for response in responses])
-        on_grid = spec.block is not None and not spec.prompt_block
-        start = prompt_len // block_len * block_len if on_grid else prompt_len
+        start = spec.window_start(prompt_len, prompt_len, block_len)
         end = prompt_len + gen_len
         # every window, also a last one cut short by `end`, lies inside the canvas
         num_windows = (end - start + block_len - 1) // block_len

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from conf.knobs import Knobs, check_blocks
+from conf.knobs import Knobs
 from decoders.logits import Logits
 from decoders.noise import Noise
 from dllm.soft import Soft
@@ -53,6 +53,7 @@ class View:
     reference: what one token per forward would write here. Set if a part declares `needs_reference`.
     forced: rows that must commit when their rule commits nothing. None: all.
     waiting: rows whose window lies behind one that is not finished, and which therefore stay in it. None: no row.
+    together: so many rows each are the open blocks of one prompt, whose surest mask is committed. None: it need not be.
     """
 
     tokens: Int[Tensor, "B W"]
@@ -66,6 +67,7 @@ class View:
     reference: Int[Tensor, "B W"] | None = None
     forced: Bool[Tensor, " B"] | None = None
     waiting: Bool[Tensor, " B"] | None = None
+    together: int | None = None
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,8 @@ def responses(
 ) -> list[list[int]]:
     """What is to be decoded after each prompt: its template, or `gen_len` MASKs (one number, or one per prompt).
 
-    Raises ValueError for lengths and templates that cannot be decoded.
+    A length that is no multiple of the block cuts the last window. Raises ValueError for lengths and templates that
+    cannot be decoded.
     """
     if (gen_len is None) == (templates is None):
         raise ValueError("give either gen_len or templates, not both")
@@ -300,7 +303,6 @@ def check_lengths(spec: ModelSpec, gen_len: int, block_len: int) -> None:
     if gen_len < 1 or block_len < 1:
         raise ValueError(f"gen_length={gen_len}, block_length={block_len}; both are at least 1")
     check_block(spec, block_len)
-    check_blocks(gen_len, block_len)
 
 
 def check_block(spec: ModelSpec, block_len: int) -> None:

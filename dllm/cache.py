@@ -84,11 +84,14 @@ class DelayedCache(Knobs):
     near: None computes all masked columns (dKV-Cache-Decode). A number computes those of the window and the columns up
         to `near` from a fresh one (dKV-Cache-Greedy).
     refresh_every, freeze_prompt: as in `WindowCache` (dKV-Cache-Prefill freezes).
+    entry: forwards on entering a window that compute all columns. Released: 2 in LLaDA's dKV-Cache-Decode, so that the
+        K/V which are kept have seen the window's first tokens; 1 in its greedy file and in Dream's.
     """
 
     refresh_every: Count | None = 8
     near: Number | None = None
     freeze_prompt: bool = False
+    entry: Count = 1
 
     def check(self, spec: ModelSpec) -> None:
         _check_kv(spec)
@@ -105,7 +108,8 @@ class DelayedCache(Knobs):
             moving = (progress.masked & window) | _dilated(progress.fresh, self.near)
         before = np.pad(want[:, spec.shift :], ((0, 0), (0, spec.shift)))  # what a shifted model predicts from
         narrow = (moving | want | before) & visible
-        yield from plans(progress, _refreshes(progress, self.refresh_every), visible, narrow, want)
+        refresh = _refreshes(progress, self.refresh_every) | (progress.step < self.entry)
+        yield from plans(progress, refresh, visible, narrow, want)
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,8 @@ def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
             "delete_id": raw.get("delete_token_id", delete_id),
             "split_id": raw.get("split_token_id", split_id),
         }
-        size = block and raw.get("block_size", block)
+        usual = 64 if raw.get("expert_capacity") else block  # what public servers run LLaDA2.2 with
+        size = block and raw.get("block_size", usual)
         return ModelSpec(raw.get("mask_token_id") or 156895, as_ids(eos), pad_id, block=size, **edits)
 
     return spec
@@ -307,6 +308,7 @@ MODEL_TYPES = {
     "llada": "llada",
     "lladamoe": "llada_moe",
     "llada2_moe": "llada2",
+    "llada2_moe_veomni": "llada2",  # DMax before the last step of its recipe, with separate experts too
     "Dream": "dream",
     "Fast_dLLM_Qwen": "fast_dllm_v2",
     **{name: name for name in ("a2d-qwen2", "a2d-qwen3", "a2d-llama", "diffusion_gemma", "dimple", "eurobert")},

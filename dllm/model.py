@@ -73,7 +73,8 @@ class DiffusionLM(BackboneLM):
         """What the weights do not say: the spec, the chat template, and how much an attached adapter adds."""
         scalings = {name: layer.scaling for name, layer in lora_layers(self.backbone).items()}
         drafts = ("context_causal", self.gate is not None, *["lead"] * self.spec.shift) * self.spec.context_causal
-        more = *drafts, *(["prompt_block"] if self.spec.prompt_block else [])
+        grids = {"prompt_block": self.spec.prompt_block, "prompt_grid": self.spec.block and self.spec.prompt_grid}
+        more = *drafts, *(name for name, chosen in grids.items() if chosen)
         return repr((self.spec, self.tokenizer and self.tokenizer.chat_template, scalings, *more))
 
     @property
@@ -179,8 +180,8 @@ class DiffusionLM(BackboneLM):
         ValueError for a model without blocks."""
         block = self.spec.block
         if block is None or self.spec.prompt_block:
-            raise ValueError("response blocks lie on a grid from column 0; set spec.block without prompt_block")
-        return prompt_len[:, None] // block * block + torch.arange(count, device=prompt_len.device)
+            raise ValueError("response blocks lie on a grid over the prompt too; set spec.block without prompt_block")
+        return self.spec.block_start(prompt_len, prompt_len)[:, None] + torch.arange(count, device=prompt_len.device)
 
     def two_stream_logits(
         self,
@@ -216,9 +217,9 @@ class DiffusionLM(BackboneLM):
         stream = torch.cat([columns, ours.clamp(max=length - 1).repeat(1, views)], dim=1)  # the column of each input
         live = torch.cat([columns < end[:, None], (ours < end[:, None]).repeat(1, views)], dim=1)
         view = (torch.arange(length + views * count, device=clean.device) - length) // count  # of the canvas: below 0
-        start = ours // block * block if group_start is None else group_start
-        index = stream // block
-        sees = torch.cat([columns // block + 1, start.repeat(1, views) // block], dim=1)  # clean blocks before this one
+        first, of_clean, index = (self.spec.block_start(c, prompt_len[:, None]) for c in (ours, columns, stream))
+        start = first if group_start is None else group_start
+        sees = torch.cat([of_clean + block, start.repeat(1, views)], dim=1)  # clean blocks before this one
         own = (sees[:, :, None] == sees[:, None]) & (index[:, :, None] >= index[:, None]) & (view[:, None] == view)
         mask = own | ((sees[:, :, None] > index[:, None]) & (view < 0))
         noise = self.backbone.get_input_embeddings()(noisy.transpose(0, 1).flatten(1))

@@ -25,13 +25,16 @@ class ModelSpec(Knobs):
     mask_id, pad_id: token ids. pad_id fills dead columns only.
     eos_ids: any of these ends a text.
     shift: 1 if the hidden state of column p - 1 predicts column p (Dream, Fast-dLLM v2), else 0.
-    block: columns per block of a block-causal model, on a grid that begins at column 0. None for a bidirectional model.
+    block: columns per block of a block-causal model, on a grid that begins at column 0 unless `prompt_block` or
+        `prompt_grid` says otherwise. None for a bidirectional model.
     context_causal: whether, in a model with blocks, only drafted columns look ahead. A row's drafted columns are its
         first MASK and all behind it. Those before are settled: they attend only to columns before them, and are what
         they are in a causal LM. For example [A B M C] in one block: A and B are settled, M and C see all four. With
         shift 1, B predicts M and has to see C: where the first MASK's block has a token behind it, the column before
         that MASK is drafted too.
     prompt_block: whether, in a model with blocks, the prompt is a block of its own, behind which the grid begins (D2F).
+    prompt_grid: whether, in a model with blocks, one of them ends where the prompt ends: the grid begins at column
+        prompt_len mod block, and a first block that is cut holds the prompt's first columns (Tiny-A2D, OPDLM).
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
         the distance from a prompt's start to its response constant.
     mix: canvas neighbours on each side that a learned input mix sees (0: none; see `dllm.layers.NeighbourMix`).
@@ -55,6 +58,7 @@ class ModelSpec(Knobs):
     delete_id: Number | None = field(default=None, repr=False)
     split_id: Number | None = field(default=None, repr=False)
     noise: Number = field(default=0, repr=False)  # models saved before had none
+    prompt_grid: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,16 +74,26 @@ class ModelSpec(Knobs):
             raise ValueError("context_causal=true needs a model with blocks; set spec.block")
         if self.prompt_block and (self.block is None or self.context_causal):
             raise ValueError("prompt_block=true needs a model with blocks and without context_causal; set spec.block")
+        if self.prompt_block and self.prompt_grid:
+            raise ValueError("prompt_block=true makes the prompt one block and prompt_grid=true several; choose one")
 
     def grid(self, prompt_len: Columns) -> Columns:
         """The column at which the grid of blocks begins, for prompts of these lengths."""
+        if self.prompt_grid and self.block is not None:
+            return prompt_len % self.block
         return prompt_len if self.prompt_block else prompt_len * 0
 
     def block_start(self, columns: Columns, prompt_len: Columns) -> Columns:
-        """The first column of the block that holds each of these columns, none of them inside a prompt's own block."""
+        """The first column of the block that holds each of these columns, none of them inside a prompt's own block.
+        Below 0 for columns before the grid, whose block is cut."""
         assert self.block is not None
-        grid = self.grid(prompt_len)
-        return (columns - grid) // self.block * self.block + grid
+        return self.window_start(columns, prompt_len, self.block)
+
+    def window_start(self, columns: Columns, prompt_len: Columns, width: int) -> Columns:
+        """The first column of the window of `width` columns that holds each of these columns. Windows begin where the
+        prompt ends, or lie on the grid of blocks."""
+        origin = prompt_len if self.block is None else self.grid(prompt_len)
+        return (columns - origin) // width * width + origin
 
     def check_vocab(self, vocab_size: int) -> None:
         """Raises ValueError when a special id does not fit the vocabulary."""

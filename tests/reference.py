@@ -102,9 +102,9 @@ def but_the_prompt(now: Moment) -> set[int]:
     return everything(now) if now.number == 0 else now.columns(now.prompt_len, now.end)
 
 
-def after_entering(inside: Callable, every: int | None = None, wide: Callable = everything) -> Callable:
-    """`wide` in the first forward of a window (and in every so-manieth), `inside` in the others."""
-    return lambda now: wide(now) if now.step == 0 or (every and now.step % every == 0) else inside(now)
+def after_entering(inside: Callable, every: int | None = None, wide: Callable = everything, entry: int = 1) -> Callable:
+    """`wide` in the first forwards of a window (and in every so-manieth), `inside` in the others."""
+    return lambda now: wide(now) if now.step < entry or (every and now.step % every == 0) else inside(now)
 
 
 def vicinity(now: Moment) -> set[int]:
@@ -147,6 +147,7 @@ RECOMPUTED: dict[str, Callable[[Moment], set[int]]] = {  # a cache is: which col
     "interval": after_entering(lambda now: now.window, every=2),
     "prefill": but_the_prompt,
     "delayed": after_entering(masked_or_fresh, every=4),
+    "delayed_llada": after_entering(masked_or_fresh, every=4, entry=2),
     "greedy": after_entering(greedy, every=4, wide=but_the_prompt),
     "block": after_entering(this_block, wide=last_block_and_this),
     "sub_block": sub_block,

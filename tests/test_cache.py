@@ -124,6 +124,8 @@ def test_a_long_prompt_enters_apart_from_short_rows(cache) -> None:
         (DelayedCache(3), SPEC, [7, 8, 9, 10, 11, 12, 13], [7, 8, 9]),
         (DelayedCache(2), SPEC, list(range(14)), None),
         (DelayedCache(2, freeze_prompt=True), SPEC, list(range(3, 14)), None),
+        (DelayedCache(None, entry=2), SPEC, [7, 8, 9, 10, 11, 12, 13], [7, 8, 9]),
+        (DelayedCache(None, entry=3), SPEC, list(range(14)), None),
     ],
 )
 def test_delayed_plans(cache, spec: ModelSpec, expected: list[int], want: list[int] | None) -> None:

@@ -124,6 +124,16 @@ def test_every_point_of_every_experiment_instantiates(name: str) -> None:
             assert instantiate(OmegaConf.merge(composed[chosen], knobs).decoder, _convert_="all") is not None
 
 
+@pytest.mark.parametrize(("experiment", "jobs"), [("published_dream", 41), ("published_blocks", 1 + 5 * 20 + 5 * 11)])
+def test_other_published_grids_are_those_of_the_protocol_but_for_what_they_are_for(experiment: str, jobs: int) -> None:
+    with initialize_config_module("conf", version_base=None):
+        config = compose("run", [f"experiment={experiment}"], return_hydra_config=True)
+    assert not deviations_of(config) and config.suite.grammar == "languagetool"
+    overrides = OverridesParser.create().parse_overrides([f"experiment={experiment}"])
+    (found,) = GridsSweeper(config.hydra.sweeper.grids).split_arguments(overrides, None)
+    assert len(found) == len(set(map(tuple, found))) == jobs
+
+
 @pytest.mark.parametrize(
     ("given", "jobs"),
     [

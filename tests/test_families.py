@@ -282,12 +282,13 @@ def test_logits_are_the_stock_models(tmp_path: Path, writer, shift: int, block: 
 def test_nemotron_looks_back_in_its_context_and_around_in_its_drafts(tmp_path: Path) -> None:
     stock = make(nemotron, tmp_path)
     model = dllm.load(tmp_path)
-    assert model.spec == dllm.ModelSpec(MASK, (EOS,), EOS, block=BLOCK, context_causal=True)
+    assert model.spec == dllm.ModelSpec(MASK, (EOS,), EOS, block=BLOCK, context_causal=True, prompt_grid=True)
     length, first = 20, 17  # the first MASK; some columns are beyond the original positions
     ids = torch.randint(0, 30, (1, length), generator=torch.Generator().manual_seed(1))
     ids[:, first:] = MASK
     q, k = torch.arange(length)[:, None], torch.arange(length)
-    allowed = torch.where(q < first, k <= q, k // BLOCK <= q // BLOCK)[None, None]
+    grid = 3 % BLOCK  # a block ends with the prompt of 3
+    allowed = torch.where(q < first, k <= q, (k - grid) // BLOCK <= (q - grid) // BLOCK)[None, None]
     stock.config.is_causal = False
     expected = stock(input_ids=ids, attention_mask=allowed).logits
     got = model.full_logits(ids, torch.tensor([3]))

@@ -127,6 +127,7 @@ CACHES = {
     "interval": WindowCache(0, 0, refresh_every=2),
     "prefill": WindowCache(None, None, freeze_prompt=True),
     "delayed": DelayedCache(4),
+    "delayed_llada": DelayedCache(4, entry=2),
     "greedy": DelayedCache(4, near=2, freeze_prompt=True),
     "block": BlockCache(),
     "sub_block": SubBlockCache(),
@@ -364,10 +365,18 @@ def test_max_steps_ends_a_row_unfinished(prompts) -> None:
     assert all(row.nfe == 5 and row.stopped_by == "max_steps" and len(row.token_ids) <= 5 for row in rows)
 
 
+@pytest.mark.parametrize("kind", ["full", "block_causal"])
+def test_a_length_for_all_prompts_is_that_of_each(kind: str, prompts) -> None:
+    """Also one that cuts the last window."""
+    parts = {"block_len": BLOCK, "decoder": Decoder(Threshold(0.6)), "cache": NO_CACHE, "stop": Never()}
+    rows = decode(make_model(kind), prompts[:2], gen_len=13, **parts)
+    assert rows == decode(make_model(kind), prompts[:2], gen_len=[13, 13], **parts)
+    assert all(len(row.committed_at) == 13 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"gen_len": 20}, "gen_length=20 is not a multiple of block_length=8; use gen_length=16"),
         ({"block_len": 0}, "block_len=0"),
         ({"prompts": [[1], []]}, "prompt 1 is empty"),
         ({"prompts": []}, "no prompts"),

@@ -158,12 +158,12 @@ def llada2(c: dict[str, Any]) -> Shapes:
 LLADA = ModelSpec(126336, (126081, 126348), 126081)
 LING = ModelSpec(156895, (156892,), 156892)
 LING_BLOCKS = ModelSpec(156895, (156892,), 156892, block=32)
-LING_EDITS = ModelSpec(156895, (156892,), 156892, block=32, delete_id=156930, split_id=156931)
+LING_EDITS = ModelSpec(156895, (156892,), 156892, block=64, delete_id=156930, split_id=156931)
 DREAM = ModelSpec(151666, (151643, 151645), 151643, shift=1)
 FAST = ModelSpec(151665, (151645,), 151645, shift=1, block=32)
-NEMOTRON = ModelSpec(100, (11,), 11, block=32, context_causal=True)
-A2D_QWEN2 = ModelSpec(151665, (151643, 151645), 151643)
-A2D_QWEN3 = ModelSpec(151669, (151643, 151645), 151643)
+NEMOTRON = ModelSpec(100, (11,), 11, block=32, context_causal=True, prompt_grid=True)
+A2D_QWEN2 = ModelSpec(151665, (151643, 151645), 151643, prompt_grid=True)
+A2D_QWEN3 = ModelSpec(151669, (151643, 151645), 151643, prompt_grid=True)
 EUROBERT = ModelSpec(128002, (128001,), 128001)
 SDAR = ModelSpec(151669, (151643, 151645), 151643, block=4)
 
@@ -202,7 +202,7 @@ MODELS: dict[str, tuple[Callable[[dict[str, Any]], Shapes], ModelSpec, str]] = {
     "SDAR-30B-A3B-Chat": (qwen3_moe, SDAR, "30.53"),
 }
 """Layout, spec, and parameters in billions: as the models' pages state them, or more exactly (LLaDA2.0-flash: 103 B).
-For SDAR 1.7B and 4B they follow from heads that are taken to be untied."""
+For SDAR 1.7B they follow from heads that are taken to be untied, as those of 4B are."""
 
 
 def loaded(shapes: Shapes, renames: dict[str, str], config: dict[str, Any]) -> Shapes:

@@ -204,6 +204,20 @@ def test_own_runs_stand_beside_published_ones_of_their_generation_only(
             [],  # DUS is published by its block
         ),
         ({"decoder": {"temperature": 0.5}}, 1708, ["temperature=0.5, published runs are greedy"]),
+        (
+            {"info": {"dtype": "float32"}},
+            1708,
+            ["dtype=float32, published runs have bfloat16, whose confidences tie where others differ"],
+        ),
+        (
+            {"choices": {"model": "dream"}, "decoder": {"rule": {"_target_": "decoders.FixedK", "k": 2}}},
+            1708,
+            [
+                "it commits k tokens per step, published runs of Dream follow its time schedule (decoder=dream "
+                "decoder.rule.per_step=K)"
+            ],
+        ),
+        ({"choices": {"model": "dream"}, "decoder": {"rule": {"_target_": "decoders.DreamSchedule"}}}, 1708, []),
         ({"decoder": AR, "config": {"gen_length": 1024}, "choices": {"stop": "strict_eos"}}, 1708, []),
         ({"decoder": AR}, 1708, ["gen_length=None, published runs have gen_length=1024"]),
     ],

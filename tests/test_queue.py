@@ -77,12 +77,27 @@ def test_rows_of_other_widths_may_go_apart(
     assert queued(model, ragged, 2, **parts) == together
 
 
-def test_a_slot_takes_the_length_of_its_new_prompt(ragged) -> None:
-    """The grid of blocks begins behind the prompt, so that the mask depends on it."""
+@pytest.mark.parametrize("grid", ["prompt_block", "prompt_grid"])
+def test_a_slot_takes_the_length_of_its_new_prompt(grid: str, ragged) -> None:
+    """The grid of blocks depends on the prompt's end, and so does the mask."""
     model, parts = make_model("block_causal"), {"gen_len": GEN, **arguments("threshold", "block_first", "never")}
-    model.spec = replace(model.spec, prompt_block=True)
+    model.spec = replace(model.spec, **{grid: True})
     parts |= {"cache": BlockCache()}
     assert queued(model, ragged, 1, **parts) == decode(model, ragged, **parts)
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual", "delayed", "block", "sub_block", "block_first"])
+def test_blocks_that_end_with_the_prompt_decode_alike_in_a_batch(cache: str, ragged) -> None:
+    model = make_model("shifted_block_causal")
+    plain = decode(model, ragged, gen_len=GEN, **arguments("threshold", "none", "never"))
+    model.spec = replace(model.spec, prompt_grid=True)
+    parts = arguments("threshold", cache, "never")
+    alone = [decode(model, [prompt], gen_len=[length], **parts)[0] for prompt, length in zip(ragged, GEN, strict=True)]
+    rows = decode(model, ragged, gen_len=GEN, **parts)
+    assert rows == alone and [row.token_ids for row in rows] != [row.token_ids for row in plain]
+    if cache == "block":  # exact
+        fresh = decode(model, ragged, gen_len=GEN, **arguments("threshold", "none", "never"))
+        assert [row.token_ids for row in rows] == [row.token_ids for row in fresh]
 
 
 def test_a_row_that_was_given_up_leaves_nothing_in_its_slot(ragged) -> None:

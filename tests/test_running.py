@@ -121,6 +121,42 @@ def test_what_the_state_machine_opens_forces_and_leaves(prompts: list[list[int]]
     assert max(int(written.max()) for _, written in seen) == buffer - 1 and row.nfe < 30
 
 
+def test_the_surest_of_all_open_blocks_is_committed(prompts: list[list[int]]) -> None:
+    model, rare, steps = make_model("full", 1), Decoder(Threshold(2.0)), 0
+    running = RunningSet(None, open_at=0.0, force_at=None, surest_of_all=True)
+    parts = {"block_len": 8, "decoder": rare, "cache": NO_CACHE, "stop": Never(), "running": running}
+
+    def keep(state: DecodeState, view: View, update: Update) -> None:
+        nonlocal steps
+        sure = torch.where(view.masked, view.logits.top_prob(), -1)
+        chosen = (update.write & view.masked).gather(1, sure.argmax(1, keepdim=True))[:, 0]
+        assert (chosen | ~view.masked.any(1)).all()
+        steps += int((update.write & view.masked).sum(1).amax() > 1)  # besides the first block's own
+
+    rows = decode_running(model, prompts[:3], gen_len=[24, 16, 32], on_step=keep, **parts)
+    assert steps and rows[1:2] == decode_running(model, prompts[1:2], gen_len=[16], **parts)
+    assert all(row.nfe < sum(at >= 0 for at in row.committed_at) for row in rows[::2])
+
+
+def test_an_eos_fills_what_is_behind_it(prompts: list[list[int]]) -> None:
+    """Decided columns and blocks that were not opened too."""
+    model, seen = make_model("full", 1), []
+    model.spec = replace(model.spec, eos_ids=tuple(range(1, 12)))
+    parts = {"block_len": 8, "decoder": SURE, "cache": NO_CACHE, "stop": BlockEos()}
+    flying = partial(decode_running, model, running=RunningSet(None, 0.1, None, fill_eos=True), **parts)
+
+    def keep(state: DecodeState, view: View, update: Update) -> None:
+        for canvas, start, end, gen_len in zip(state.canvas, state.prompt_len, state.end, state.gen_len, strict=True):
+            ends = model.spec.is_eos(canvas[start : start + gen_len])
+            first = int(ends.int().argmax()) if ends.any() else len(ends)
+            assert bool(ends[first:].all()) and int(end) <= int(start) + gen_len
+            seen.append(first < len(ends))
+
+    rows = flying(prompts[:3], gen_len=[32, 24, 32], on_step=keep)
+    assert any(seen) and any(len(row.token_ids) < 24 for row in rows)
+    assert rows[2:3] == flying(prompts[2:3], gen_len=[32])
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_a_context_causal_model_edits_becomes_its_greedy_text(seed: int, prompts: list[list[int]]) -> None:
     """One block at a time and several at once. Steps in which a block waits for another do not spend its looks. Many
@@ -151,11 +187,11 @@ def test_what_a_context_causal_model_edits_becomes_its_greedy_text(seed: int, pr
 
 
 @pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
-@pytest.mark.parametrize("prompt_block", [False, True])
-def test_block_causal_models_are_exact(kind: str, prompt_block: bool, prompts: list[list[int]]) -> None:
+@pytest.mark.parametrize("grid", [{}, {"prompt_block": True}, {"prompt_grid": True}])
+def test_block_causal_models_are_exact(kind: str, grid: dict[str, bool], prompts: list[list[int]]) -> None:
     """Kept K/V change nothing, and a block that opens when the last one is full is today's."""
     model = make_model(kind, 1)
-    model.spec = replace(model.spec, prompt_block=prompt_block)
+    model.spec = replace(model.spec, **grid)
     parts = {"gen_len": 32, "block_len": 8, "decoder": SURE, "stop": Never()}
     kept, fresh = (
         decode_running(model, prompts, running=RunningSet(), cache=cache, **parts) for cache in (BlockCache(), NO_CACHE)
@@ -166,17 +202,21 @@ def test_block_causal_models_are_exact(kind: str, prompt_block: bool, prompts: l
     assert late == decode(model, prompts, cache=BlockCache(), **parts)
 
 
-def test_a_prompt_block_sees_itself_and_later_blocks_see_it() -> None:
-    """With a prompt of 3 and blocks of 2: | 0 1 2 | 3 4 | 5 6 |."""
+@pytest.mark.parametrize(
+    ("grid", "blocks"),
+    [("prompt_block", [0, 0, 0, 1, 1, 2, 2]), ("prompt_grid", [0, 1, 1, 2, 2, 3, 3])],
+)
+def test_a_block_ends_with_the_prompt(grid: str, blocks: list[int]) -> None:
+    """With a prompt of 3 and blocks of 2: | 0 1 2 | 3 4 | 5 6 | or | 0 | 1 2 | 3 4 | 5 6 |."""
     model = make_model("block_causal")
-    model.spec = replace(model.spec, block=2, prompt_block=True)
+    model.spec = replace(model.spec, block=2, **{grid: True})
     canvas, prompt_len = torch.arange(7)[None], torch.tensor([3])
     logits = model.full_logits(canvas, prompt_len)
-    for column, block in enumerate([0, 0, 0, 1, 1, 2, 2]):
+    for column, block in enumerate(blocks):
         other = canvas.clone()
         other[0, column] = 20
         changed = (model.full_logits(other, prompt_len) != logits).any(-1)[0]
-        assert changed.tolist() == [seen >= block for seen in [0, 0, 0, 1, 1, 2, 2]]
+        assert changed.tolist() == [seen >= block for seen in blocks]
 
 
 def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:

@@ -53,6 +53,25 @@ def test_dreams_schedule_rounds_down_and_ends_with_all(masks: int, steps: int, c
     assert row.nfe == steps and row.stopped_by == "length"
 
 
+@pytest.mark.parametrize(
+    ("masks", "steps", "counts"),
+    [(16, 14, [*[1] * 11, 2, 1, 2]), (8, 14, [1] * 8), (16, 4, [4] * 4), (10, 4, [2, 3, 2, 3])],
+)
+def test_a_rounded_schedule_takes_its_share_of_the_steps_left(masks: int, steps: int, counts: list[int]) -> None:
+    _, seen = decode_hash(Decoder(Schedule(steps, spread="rounded")), masks, masks)
+    assert [int(update.write.sum()) for _, update in seen] == counts
+
+
+@pytest.mark.parametrize(("masks", "per_step"), [(32, 2), (32, 1), (32, 8), (21, 4), (8, 32)])
+def test_tokens_per_step_are_as_many_steps_of_dreams_schedule(masks: int, per_step: int) -> None:
+    by_steps, by_tokens = (
+        decode_hash(Decoder(rule, at_least_one=False), masks, masks)[1]
+        for rule in (DreamSchedule(-(-masks // per_step)), DreamSchedule(per_step=per_step))
+    )
+    counts = [[int(update.write.sum()) for _, update in steps] for steps in (by_steps, by_tokens)]
+    assert counts[0] == counts[1] and sum(counts[1]) == masks
+
+
 def test_origin_follows_the_times_in_the_mean_and_ends_in_time() -> None:
     left = torch.zeros(6)
     for seed in range(80):
@@ -253,6 +272,7 @@ def test_guidance_moves_away_from_the_blind_logits(prompts) -> None:
     ("build", "message"),
     [
         (lambda: Schedule(0), "steps=0"),
+        (lambda: Schedule(4, "last"), "spread='last'"),
         (lambda: DreamSchedule(0), "steps=0"),
         (lambda: DreamSchedule(4, 1.0), "eps=1.0"),
         (lambda: ThresholdOrSchedule(tau=0.0), "tau=0.0"),

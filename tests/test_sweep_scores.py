@@ -209,7 +209,7 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
     config |= {"gen_length": None, "block_length": None, **changed.get("config", {})}  # type: ignore[dict-item]
     choices |= changed.get("choices", {})  # type: ignore[arg-type]
     info = {"schema": 1, "status": changed.get("status", "done"), "choices": choices, "model": "m"}
-    info |= {"device": "cpu", "config_hash": "0"}
+    info |= {"device": "cpu", "config_hash": "0", **changed.get("info", {})}  # type: ignore[dict-item]
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "run.json").write_text(json.dumps(info))

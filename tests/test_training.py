@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,19 +83,25 @@ def test_groups_of_blocks_are_masked_at_rates_that_rise() -> None:
     assert abs(float(rate[second].mean()) - 0.75) < 0.01
 
 
+@pytest.mark.parametrize("prompt_grid", [False, True])
 @pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
-def test_two_streams_see_what_decoding_several_blocks_sees(kind: str) -> None:
+def test_two_streams_see_what_decoding_several_blocks_sees(kind: str, prompt_grid: bool) -> None:
     """Groups of 1 and 2 blocks: each is given the clean blocks before it and its own, as they are masked."""
     model, rng = make_model(kind), torch.Generator().manual_seed(4)
+    model.spec = replace(model.spec, prompt_grid=prompt_grid)
     clean = torch.randint(0, 40, (2, 32), generator=rng)
     prompt_len, end = torch.tensor([9, 11]), torch.tensor([32, 30])
     masked = (torch.rand(clean.shape, generator=rng) < 0.5) & (torch.arange(32) >= prompt_len[:, None])
     noisy = clean.masked_fill(masked, 47)
     ours = model.response_blocks(prompt_len, 3 * BLOCK)
-    start = torch.tensor([[1, 2, 2], [1, 1, 3]]).repeat_interleave(BLOCK, 1) * BLOCK
+    groups = torch.tensor([[0, 1, 1], [0, 0, 2]]).repeat_interleave(BLOCK, 1)
+    start = ours[:, :1] + groups * BLOCK
+    ours = ours.clamp(max=31)
     logits = model.two_stream_logits(noisy.gather(1, ours)[None], clean, prompt_len, end, group_start=start)[0]
     for row, place in itertools.product(range(2), range(0, 3 * BLOCK, BLOCK)):
         from_, to = int(start[row, place]), int(ours[row, place]) + BLOCK
+        if to > 32:
+            continue
         canvas = torch.cat([clean[row, :from_], noisy[row, from_:to], clean[row, to:]])[None]
         expected = model.full_logits(canvas, prompt_len[row : row + 1], end[row : row + 1])[0, to - BLOCK : to]
         live = ours[row, place : place + BLOCK] < end[row]

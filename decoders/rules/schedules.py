@@ -30,9 +30,13 @@ class Schedule(CommitRule):
 
     Each forward commits m // steps tokens, and the first m % steps forwards one more. Deviation: with fewer masks than
     steps there is one token per forward. The authors' code makes idle forwards.
+
+    spread: of what does not divide. "first" as above. "rounded": each forward commits its masks / the steps left,
+        rounded (Tiny-A2D's block sampler, github.com/ZHZisZZ/dllm, whose float32 decides on halves).
     """
 
     steps: Count = 16
+    spread: Literal["first", "rounded"] = "first"
 
     def init(self, shape: Shape) -> Memory:
         return {"masks": shape.zeros(dtype=torch.long)}
@@ -42,6 +46,11 @@ class Schedule(CommitRule):
 
     def number(self, view: View, memory: Memory) -> Int[Tensor, " B"]:
         """Tokens due in this step."""
+        if self.spread == "rounded":
+            times = (torch.arange(self.steps, -1, -1, dtype=torch.float64) / self.steps).float()
+            times = 1 - (1 - times)
+            share = (1 - (times[1:] / times[:-1]).double()).to(view.step.device)
+            return (view.masked.sum(1) * share[view.step.clamp(max=self.steps - 1)]).round().long().clamp(min=1)
         masks = masks_at_start(view, memory)
         return masks // self.steps + (view.step < masks % self.steps)
 
@@ -112,19 +121,41 @@ class DreamSchedule(CommitRule):
     t and s are this and the next of steps + 1 times from 1 to eps. Confidence "prob" is Dream's maskgit_plus, "margin"
     its topk_margin, "entropy" its entropy. Steps may be empty (the first of 8 for 8 tokens is): use with
     at_least_one=False.
+
+    per_step: in place of `steps`: as many as the window's masks / this, so that answers of several lengths have the
+        same tokens per step on average (ParallelBench).
     """
 
     steps: Count = 16
     eps: Epsilon = 1e-3
+    per_step: Count | None = None
+
+    def init(self, shape: Shape) -> Memory:
+        return {} if self.per_step is None else {"masks": shape.zeros(dtype=torch.long)}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        return take(view, candidates, (view.masked.sum(1) * self.share(view)).long())
+        share = self.share(view)
+        if self.per_step is not None:
+            steps = -(-masks_at_start(view, memory) // self.per_step)
+            table = _shares(-(-view.masked.shape[1] // self.per_step), self.eps).to(steps.device)
+            share = table[steps, torch.minimum(view.step, steps - 1).clamp(min=0)]
+        return take(view, candidates, (view.masked.sum(1) * share).long())
 
     def share(self, view: View) -> Tensor:
         """1 - s / t of each row's step, `[B]`. It is 1 in the last step and later."""
         times = _times(self.steps, self.eps, view.masked.device)
         step = view.step.clamp(max=self.steps - 1)
         return torch.where(view.step >= self.steps - 1, 1.0, 1 - times[step + 1] / times[step])
+
+
+@lru_cache(maxsize=64)
+def _shares(most: int, eps: float) -> Tensor:
+    """1 - s / t of step j of a schedule of n steps, `[n, j]`, for n up to `most`. It is 1 in the last step."""
+    table = torch.ones(most + 1, max(most, 1))
+    for steps in range(2, most + 1):
+        times = _times(steps, eps, table.device)
+        table[steps, : steps - 1] = 1 - times[1:-1] / times[:-2]
+    return table
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,15 @@ class RunningSet(Knobs):
         behind an EOS that stands in the set, until all open ones are filled.
     force_at: a block whose predecessor has at least this share filled commits its surest token when its rule commits
         none, as the first unfinished one always does. None: only that one does.
+    surest_of_all: of all masks in open blocks the surest is committed too (d3LLM's released code).
+    fill_eos: an EOS makes all columns behind it EOS, decided ones too, which the model then sees (d3LLM's early stop).
     """
 
     buffer: Count | None = 4
     open_at: Share = 0.1
     force_at: Share | None = 0.9
+    surest_of_all: bool = False
+    fill_eos: bool = False
 
 
 @dataclass
@@ -107,7 +111,8 @@ class Flight:
             forced[:, 1:] = (filled.double() / lanes.window >= self.how.force_at)[:, :-1]
         busy = view.masked.any(1).view(forced.shape) | self.held
         waiting = (busy.cumsum(1) > busy.long()) & ~lanes.done.view(forced.shape)
-        return replace(view, forced=forced.flatten(), waiting=waiting.flatten())
+        together = self.num_lanes if self.how.surest_of_all else None
+        return replace(view, forced=forced.flatten(), waiting=waiting.flatten(), together=together)
 
     def apply_(self, state: DecodeState, lanes: DecodeState, view: View, update: Update, stop: StopRule) -> None:
         """Writes an update of the lanes into the rows, and lowers their live ends. A stop rule looks at a block once
@@ -116,12 +121,24 @@ class Flight:
         canvas, fresh, at = (t.unflatten(0, self.steps.shape) for t in (lanes.canvas, lanes.fresh, lanes.committed_at))
         state.canvas = canvas.gather(1, fresh.int().argmax(1, keepdim=True))[:, 0]
         state.fresh, state.committed_at = fresh.any(1), at.amax(1)
+        if self.how.fill_eos:
+            self._fill_(state)
         lanes = replace(lanes, canvas=state.canvas.repeat_interleave(self.num_lanes, 0))
         if update.hold is not None:
             self.held = (update.hold & ~lanes.done).view(self.steps.shape)
         waiting = (lanes.pending.gather(1, lanes.columns).any(1).view(self.steps.shape) | self.held).long()
         reached = (waiting.cumsum(1) - waiting == 0) & ~self.held
         state.cut_(torch.where(reached, stop(lanes).view(self.steps.shape), state.end[:, None]).amin(1))
+
+    def _fill_(self, state: DecodeState) -> None:
+        """Writes EOS behind the first EOS of each row."""
+        columns = torch.arange(state.canvas.shape[1], device=state.canvas.device)
+        ends = state.spec.is_eos(state.canvas) & (columns >= state.tail[:, None]) & (columns < state.end[:, None])
+        behind = (ends.cumsum(1) - ends.long() > 0) & state.free & (columns < state.end[:, None]) & ~state.done[:, None]
+        other = behind & ~state.spec.is_eos(state.canvas)
+        state.canvas = torch.where(other, state.spec.eos_ids[0], state.canvas)
+        state.fresh = state.fresh | other
+        state.committed_at = torch.where(other, state.nfe[:, None] - 1, state.committed_at)
 
     def advance_(self, state: DecodeState, open_lanes: Bool[Tensor, "B K"], memory: Sequence[Memory]) -> None:
         """Moves rows whose first block is complete to the first one that is not. Steps and memory move along."""

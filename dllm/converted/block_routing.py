@@ -19,6 +19,7 @@ from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM, G
 
 from dllm.model import DiffusionLM
 from dllm.soft import SoftInput
+from dllm.spec import ModelSpec
 
 
 @dataclass
@@ -69,6 +70,13 @@ class BlockRoutedLM(DiffusionLM):
     """A DiffusionLM that tells its routers which block each column is in."""
 
     backbone: LLaDA2Backbone
+
+    def _check(self, spec: ModelSpec, implementation: str | None) -> None:
+        super()._check(spec, implementation)
+        if spec.prompt_block or spec.prompt_grid:
+            raise ValueError(
+                "this model routes by blocks from column 0 on; leave prompt_block and prompt_grid out of its spec"
+            )
 
     def _embed(
         self, tokens: Tensor, query: Tensor, end: Tensor, soft: SoftInput | None = None, whole: bool = False

@@ -38,13 +38,14 @@ def a2d_spec(mask_id: int | None) -> Callable[[Config], ModelSpec]:
     """Row i predicts token i. mask_id: where the config has none, the first id behind the vocabulary of the causal LM;
     None where the config must name it.
 
-    Blocks are not in the config. Models that were trained with some (bd3lm: 32, OPDLM: 4) want `spec.block`.
+    Blocks are not in the config. Models that were trained with some (bd3lm: 32, OPDLM: 4) want `spec.block`. The
+    authors' samplers pad the prompt on the left to whole blocks, so that one ends with it.
     """
 
     def spec(raw: Config) -> ModelSpec:
         mask = raw["mask_token_id"] if mask_id is None else raw.get("mask_token_id") or mask_id
         eos_ids = qwen_eos(raw)
-        return ModelSpec(mask, eos_ids, pad_of(raw, eos_ids))
+        return ModelSpec(mask, eos_ids, pad_of(raw, eos_ids), prompt_grid=True)
 
     return spec
 
@@ -58,8 +59,8 @@ def nemotron_config(raw: Config) -> Ministral3Config:
 
 
 def nemotron_spec(raw: Config) -> ModelSpec:
-    """Row i predicts token i, and the context is causal. Deviations: blocks lie on the canvas' grid and not behind the
-    prompt; within a block, tokens before its first MASK do not look ahead."""
+    """Row i predicts token i, the context is causal, and blocks begin where the prompt ends. Deviation: within a block,
+    tokens before its first MASK do not look ahead."""
     eos = as_ids(raw["eos_token_id"])
     block = raw.get("block_size") or 32
-    return ModelSpec(raw["mask_token_id"], eos, pad_of(raw, eos), block=block, context_causal=True)
+    return ModelSpec(raw["mask_token_id"], eos, pad_of(raw, eos), block=block, context_causal=True, prompt_grid=True)

@@ -30,7 +30,7 @@ def _fault(model: DiffusionLM) -> str | None:
     if model.spec.context_causal:  # what is drafted looks ahead
         canvas[:, 0] = model.spec.mask_id
     end = torch.tensor([length, length, live, live]).to(columns)
-    prompt_len = torch.full_like(end, far + 1 if model.spec.prompt_block else 1)
+    prompt_len = torch.full_like(end, far + 1 if model.spec.prompt_block or model.spec.prompt_grid else 1)
     others = torch.arange(vocab, device=model.device) != model.spec.mask_id
     logits = model.full_logits(canvas, prompt_len, end)[..., :vocab][..., others].float()
     if not logits.isfinite().all():

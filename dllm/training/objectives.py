@@ -171,7 +171,7 @@ class BlockDiffusion(Knobs):
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:
         """Mean cross-entropy over the masked tokens of both views."""
-        block = model.spec.block
+        spec, block = model.spec, model.spec.block
         if block is None:
             raise ValueError(
                 f"model {model.name!r} has no blocks for block diffusion; give them: 'spec={{shift: 1, block: 8}}'"
@@ -179,16 +179,19 @@ class BlockDiffusion(Knobs):
         columns = torch.arange(batch.canvas.shape[1])
         learned = batch.text
         if self.eos_fill:
-            learned = batch.response & (columns < -(-batch.text_end // block)[:, None] * block)
+            filled = spec.block_start(batch.text_end + block - 1, batch.prompt_len)
+            learned = batch.response & (columns < filled[:, None])
         eligible = content_columns(learned, batch.canvas, self.scaffold, self.content_fraction)
+        grid = spec.grid(batch.prompt_len)[:, None]
+        number = ((columns - grid) // block).clamp(min=0)  # of each column's block; a cut first one learns nothing
         blocks, start = -(-len(columns) // block), None
         if self.group > 1:
-            start = draw_groups(batch.prompt_len // block, blocks, self.group, rng)
+            start = draw_groups((batch.prompt_len - grid[:, 0]) // block, blocks, self.group, rng)
 
         def draw() -> Bool[Tensor, "B T"]:
             rate = torch.rand(len(learned), blocks, generator=rng)
             rate = self.least + (1 - self.least) * (rate if start is None else rising(rate, start))
-            return torch.rand(learned.shape, generator=rng) < rate[:, columns // block]
+            return torch.rand(learned.shape, generator=rng) < rate.gather(1, number)
 
         chosen = draw()
         masked = torch.stack([chosen, ~chosen if start is None else draw()])
@@ -203,10 +206,11 @@ class BlockDiffusion(Knobs):
     ) -> Float[Tensor, ""]:
         """The mean for views that mask these columns. Blocks behind the text are left out of the forward. start: the
         first block of the group of each block of the canvas, None where each is one."""
-        block = model.spec.block
+        spec, block = model.spec, model.spec.block
         assert block is not None
         noisy = batch.canvas.masked_fill(masked, model.spec.mask_id)
-        count = int((((batch.text_end - 1) // block + 1 - batch.prompt_len // block) * block).max())
+        first, last = (spec.block_start(column, batch.prompt_len) for column in (batch.prompt_len, batch.text_end - 1))
+        count = int((last - first).max()) + block
         ours = model.response_blocks(batch.prompt_len, count)
         within = ours.clamp(max=batch.canvas.shape[1] - 1)
         pick = within.expand(len(masked), -1, -1)
@@ -214,7 +218,9 @@ class BlockDiffusion(Knobs):
         if model.spec.shift:
             masked = masked & (ours > 0)  # nothing predicts column 0
         target = batch.canvas.gather(1, within).expand(len(masked), -1, -1)[masked].to(model.device)
-        group_start = None if start is None else (start.gather(1, within // block) * block).to(model.device)
+        grid = spec.grid(batch.prompt_len)[:, None]
+        group_start = None if start is None else start.gather(1, (within - grid) // block) * block + grid
+        group_start = None if group_start is None else group_start.to(model.device)
         noisy, clean, prompt_len, end = (t.to(model.device) for t in (noisy, batch.canvas, batch.prompt_len, batch.end))
         clean_before = self.block_first == "clean"
         logits = model.two_stream_logits(
@@ -259,7 +265,7 @@ def active_block(
         return batch.response, torch.zeros_like(batch.response)
     columns = torch.arange(batch.canvas.shape[1])
     prompt_len, end = batch.prompt_len[:, None], batch.end[:, None]
-    origin = prompt_len if spec.block is None else prompt_len // block_len * block_len
+    origin = spec.window_start(prompt_len, prompt_len, block_len)
     last = ((end if blocks == "canvas" else batch.text_end[:, None]) - 1 - origin) // block_len
     chosen = (torch.rand(last.shape, generator=rng) * (last + 1)).long()
     start = origin + chosen * block_len

@@ -34,6 +34,9 @@ MOVED = {  # the path that configs held before, and the public one
 ADDED = {  # settings that came later, and what runs without them did
     "parallelbench.DiffusionForcing": {"freeze": "prefix"},
     "parallelbench.Suite": {"templates": [0]},
+    "decoders.DreamSchedule": {"per_step": None},
+    "decoders.RunningSet": {"surest_of_all": False, "fill_eos": False},
+    "dllm.DelayedCache": {"entry": 1},
 }
 FIRST = {public: first for first, public in reversed(MOVED.items())}
 

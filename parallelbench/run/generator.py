@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from conf.knobs import Count, Knobs
+from conf.knobs import Count, Knobs, check_blocks
 from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule
 from decoders.compose import check_is_decoder
 from decoders.generate import Template, describe, encode, encode_template
@@ -159,6 +159,7 @@ class DiffusionGenerator(Knobs):
         block_len = self.block_len or len(wanted)
         if self.template is None:
             check_lengths(self.model.spec, request.gen_len, block_len)
+            check_blocks(request.gen_len, block_len)
         self.decoder.check_window(block_len)
         return fitting_prompt_len(self.model, Request(request.messages, len(wanted)))
 

@@ -1,7 +1,8 @@
 """ParallelBench's own protocol, and what a run does otherwise: only complete runs by it stand in a published table.
 
 Published runs decode all rows of the seventeen tasks, greedily, without a cache, the whole answer as one block in each
-task's own budget and to its last column; text is scored by LanguageTool. Autoregressive baselines have 1,024 tokens.
+task's own budget and to its last column, in bfloat16; text is scored by LanguageTool. v1 gives Dream and DiffuCoder
+Dream's time schedule where others commit k tokens per step. Autoregressive baselines have 1,024 tokens.
 The v2 leaderboard counts the forwards of a batch of eight, which adaptive decoders here do not share.
 """
 
@@ -14,6 +15,7 @@ NUM_TASKS = 17
 NUM_ROWS = {"v1": 1708, "v2": 1700}
 AR_BUDGET = 1024
 AUTOREGRESSIVE = ("parallelbench.Autoregressive", "parallelbench.PromptLookup")
+DREAMS = ("dream", "diffucoder")  # in the names of models that v1 decodes by Dream's code
 BLOCK_IS_KNOB = ("decoders.Dilated",)  # DUS is published by its block
 
 
@@ -48,6 +50,15 @@ def deviations(run: Run, generation: str) -> list[str]:
         found.append(f"cache={run.info['choices']['cache']}, published runs have none")
     found += _unless(config, "gen_length", None)
     found += [] if rule in BLOCK_IS_KNOB else _unless(config, "block_length", None)
+    dtype = run.info.get("dtype", "bfloat16")  # the oldest runs do not state it
+    if dtype != "bfloat16":
+        found.append(f"dtype={dtype}, published runs have bfloat16, whose confidences tie where others differ")
+    names = f"{run.info['choices'].get('model', '')} {run.info.get('model', '')}".lower()
+    if generation == "v1" and rule == "decoders.FixedK" and any(name in names for name in DREAMS):
+        found.append(
+            "it commits k tokens per step, published runs of Dream follow its time schedule (decoder=dream "
+            "decoder.rule.per_step=K)"
+        )
     if decoder.get("temperature"):
         found.append(f"temperature={decoder['temperature']}, published runs are greedy")
     if generation == "v2" and not run.facts.fixed_number:

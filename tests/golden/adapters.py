@@ -216,15 +216,15 @@ class FinishOpen(StopRule):
 STAND_INS = (DelayingThreshold, FillEos, StaleSuffix, ProbThreshold, FinishOpen)  # parts that only this replay has
 
 
-def load_model(folder: Path, trace: dict) -> Any:
-    """The trace's model with the trace's own special ids, shift and guidance."""
+def load_model(folder: Path, trace: dict, spec: ModelSpec | None = None) -> Any:
+    """The trace's model with the trace's own special ids, shift and guidance, or with a spec."""
     eos = trace["eos_id"] if trace["eos_id"] in range(200) else 198
     flying = "block_add_threshold" in trace["params"]
     if flying and trace["eos_id"] is None:  # none of its tokens keeps blocks from opening
         eos = min(set(range(198)) - set(trace["output_ids"][0]))
     block = 32 if trace["interface"] == "fast_dllm_qwen" else trace["params"]["block_size"] if flying else None
     shift = 1 if trace["shift_logits"] else 0
-    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=shift, block=block, prompt_block=flying)
+    spec = spec or ModelSpec(trace["mask_id"], (eos,), 197, shift=shift, block=block, prompt_block=flying)
     model: Any = (
         TableModel(folder / "models" / trace["model"], spec)
         if trace["model"].startswith("table")

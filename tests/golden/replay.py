@@ -24,6 +24,7 @@ from decoders.state import DecodeState
 from decoders.types import Update, View
 from decoders.verified.ahead import decode_ahead
 from tests.golden.adapters import STAND_INS, FillEos, answer_lengths, common_params, shown, translate, window
+from tests.golden.grids import SETUPS, check_both_ways, common
 from tests.golden.numbers import check_block_logits, check_dimple_logits, check_logits, check_training
 from tests.golden.recurrent import check_depth_first, check_recurrent_logits, check_wavefront
 from tests.golden.selection import check_file, replay_selection
@@ -93,6 +94,7 @@ NOT_REPLAYED: list[tuple[str, Callable[[dict], bool], str]] = [
 ]
 
 NUMBERS = {
+    "a2d_logits": check_both_ways,
     "logits": check_logits,
     "dimple_logits": check_dimple_logits,
     "fastdllm_v2_logits": check_block_logits,
@@ -107,7 +109,11 @@ Changes = list[set[tuple[int, int]]]  # of one row, per forward: (response colum
 def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool]:
     """What differs from the recording, or None; the reference's forwards that we do not make; and whether all parts
     are the package's, for anyone to select."""
-    model, decoder, cache, stop = translate(folder, group, trace)
+    setup = SETUPS[group](folder, trace) if group in SETUPS else None
+    if setup is None:
+        model, decoder, cache, stop = translate(folder, group, trace)
+    else:
+        model, decoder, cache, stop = setup.model, setup.decoder, setup.cache, setup.stop
     parts = (model, cache, stop, decoder.rule, decoder.revise)
     ours_alone = not any(type(part) in STAND_INS for part in parts)
     p, prompts = trace["params"], shown(folder, group, trace, model)
@@ -133,6 +139,8 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
     if group == "d2f":
         running = RunningSet(None, p["block_add_threshold"], p["decoded_token_threshold"])
         loop = partial(decode_running, running=running)
+    if setup is not None and setup.running is not None:
+        loop = partial(decode_running, running=setup.running)
     writes = isinstance(stop, FillEos)  # which no rule of a user's may
     with patch("decoders.loop.check_stop") if writes else nullcontext():
         rows = loop(
@@ -211,7 +219,7 @@ def check(folder: Path, group: str, path: Path) -> tuple[str, str, int]:
     group = EDGES.get(path.stem, group)
     if group == "edge" or group.endswith("_edge"):
         return "skipped", "documents a crash or an oddity of the reference", 0
-    if group not in GROUPS:
+    if group not in GROUPS | SETUPS.keys() | NUMBERS.keys():
         return "skipped", "a group that this script does not know", 0
     if group in NUMBERS:
         difference = NUMBERS[group](folder, group, path.stem)
@@ -223,7 +231,7 @@ def check(folder: Path, group: str, path: Path) -> tuple[str, str, int]:
     if group in RECURRENT:
         difference = RECURRENT[group](folder, path, trace)
         return ("failed", difference, 0) if difference else ("passed", "", 0)
-    trace["params"] = common_params(group, trace["params"])
+    trace["params"] = common(group, common_params(group, trace["params"]))
     for name, test, why in NOT_REPLAYED:
         if name in (group, "") and test(trace):
             return "skipped", why, 0
