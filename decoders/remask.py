@@ -21,7 +21,7 @@ from dllm.spec import ModelSpec
 
 def _confidences(shape: Shape) -> Memory:
     """Memory for the confidence of each position at its commit."""
-    return {"confidence": shape.zeros(shape.window)}
+    return {"confidence": shape.zeros(shape.window, dtype=torch.float64)}
 
 
 def _keep(memory: Memory, write: Bool[Tensor, "B W"], candidates: Candidates) -> Float[Tensor, "B W"]:
@@ -289,7 +289,7 @@ class ReMdmRemask(Revise):
         old = view.live & ~view.masked
         sigma = self._rule.sigma(bound)
         if self.kind == "conf":
-            weight = (-memory["confidence"].double()).masked_fill(~old, float("-inf")).softmax(1)
+            weight = (-memory["confidence"]).masked_fill(~old, float("-inf")).softmax(1)
             sigma = (bound * self.eta * weight).nan_to_num(0)  # a row without tokens has no weights
         back = old & (view.noise.uniform(old.shape[1], stream="remdm mask") < sigma) & (after < 1)
         _keep(memory, write, candidates)

@@ -88,7 +88,7 @@ class DynamicThreshold(CommitRule):
     rise: Weight = 0.1
 
     def init(self, shape: Shape) -> Memory:
-        return {"prob": shape.zeros(shape.window, shape.vocab), "shift": shape.zeros(shape.window)}
+        return {"prob": shape.zeros(shape.window, shape.vocab), "shift": shape.zeros(shape.window, dtype=torch.float64)}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         previous, shift = memory["prob"], memory["shift"]
@@ -182,7 +182,7 @@ class RunningMean(CommitRule):
     """
 
     def init(self, shape: Shape) -> Memory:
-        return {"sum": shape.zeros(), "number": shape.zeros()}
+        return {name: shape.zeros(dtype=torch.float64) for name in ("sum", "number")}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         total, number = memory["sum"], memory["number"]
