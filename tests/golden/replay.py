@@ -24,6 +24,7 @@ from decoders.state import DecodeState
 from decoders.types import Update, View
 from decoders.verified.ahead import decode_ahead
 from tests.golden.adapters import STAND_INS, FillEos, answer_lengths, common_params, shown, translate, window
+from tests.golden.in_blocks import CASES, case_of, decisions
 from tests.golden.numbers import check_block_logits, check_dimple_logits, check_logits, check_training
 from tests.golden.recurrent import check_depth_first, check_recurrent_logits, check_wavefront
 from tests.golden.selection import check_file, replay_selection
@@ -34,7 +35,7 @@ GROUPS = {  # those that adapters.translate knows
     "dinfer_blockwise", "dinfer_credit_state", "dinfer_fastdllm", "dinfer_hierarchy_fn", "dinfer_vicinity",
     "dllm_dream_plain", "dparallel_dream", "dparallel_llada", "fastdllm_dream_block", "fastdllm_dream_plain",
     "fastdllm_llada", "fastdllm_llada_f6b35ec", "freedave", "learn2pd", "logits", "mlgsai_llada", "parallelbench_dream",
-    "parallelbench_rcr", "parallelbench_remdm", "dimple", "dimple_logits",
+    "parallelbench_rcr", "parallelbench_remdm", "dimple", "dimple_logits", "llada2_logits", "sdar_logits", *CASES,
 }  # fmt: skip
 
 # oddities that are decodes like those of another group
@@ -107,12 +108,18 @@ Changes = list[set[tuple[int, int]]]  # of one row, per forward: (response colum
 def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool]:
     """What differs from the recording, or None; the reference's forwards that we do not make; and whether all parts
     are the package's, for anyone to select."""
-    model, decoder, cache, stop = translate(folder, group, trace)
+    p, loop = trace["params"], decode
+    if group in CASES:
+        case, trace = case_of(folder, group, trace), trace | {"steps": decisions(trace)}
+        model, decoder, cache, stop, loop = case.model, case.decoder, case.cache, case.stop, case.loop
+        prompts, lengths, width = trace["prompt_ids"], [case.length], case.window
+    else:
+        model, decoder, cache, stop = translate(folder, group, trace)
+        prompts = shown(folder, group, trace, model)
+        lengths, width = answer_lengths(group, p, prompts), window(group, p)
     parts = (model, cache, stop, decoder.rule, decoder.revise)
     ours_alone = not any(type(part) in STAND_INS for part in parts)
-    p, prompts = trace["params"], shown(folder, group, trace, model)
     output = trace.get("output_canvas") or trace["output_ids"]
-    lengths = answer_lengths(group, p, prompts)
     ours: list[Changes] = [[] for _ in prompts]
     canvas = [[*prompt, *[trace["mask_id"]] * length] for prompt, length in zip(prompts, lengths, strict=True)]
     whole = all(step["kind"] == "full" for step in trace["steps"])  # cached calls are recorded with their writes
@@ -127,7 +134,6 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
             ours[row].append(changed)
             canvas[row] = new[: len(old)]
 
-    loop = decode
     if "draft_steps" in p:
         loop = partial(decode_ahead, states=p["draft_steps"], match="subset", plan_by="reached")
     if group == "d2f":
@@ -139,13 +145,14 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
             model,
             prompts,
             gen_len=lengths,
-            block_len=window(group, p),
+            block_len=width,
             decoder=decoder,
             cache=cache,
             stop=stop,
             on_step=keep,
         )
-    wasted, dense = 0, decoder.at_least_one and group not in ("slowfast", "fastdllm_v2", "wino")
+    idle_too = group in CASES or group in ("slowfast", "fastdllm_v2", "wino")
+    wasted, dense = 0, decoder.at_least_one and not idle_too
     if "draft_steps" in p:
         return compare_ahead(trace, ours[0], canvas[0]), 0, ours_alone
     for row, decoded in enumerate(rows):
