@@ -34,6 +34,9 @@ MOVED = {  # the path that configs held before, and the public one
 ADDED = {  # settings that came later, and what runs without them did
     "parallelbench.DiffusionForcing": {"freeze": "prefix"},
     "parallelbench.Suite": {"templates": [0]},
+    "decoders.Schedule": {"per": "masks"},
+    "decoders.Threshold": {"least": 1},
+    "decoders.WarmThreshold": {"block": None},
 }
 FIRST = {public: first for first, public in reversed(MOVED.items())}
 

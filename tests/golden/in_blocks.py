@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,32 @@ from torch import Tensor
 import dllm
 from decoders import (
     NO_CACHE,
+    AnswerGap,
     BlockEos,
     Decoder,
     FixedK,
+    InBlocks,
     InDel,
     LeftRun,
     Never,
     Schedule,
     SelfDoubt,
+    Smoothing,
     StopRule,
     StrictEos,
     Threshold,
     ThresholdOrSchedule,
     TokenEdit,
+    WarmThreshold,
     decode,
+    decode_lookahead,
 )
 from dllm.cache import BlockCache, CacheStrategy
 from dllm.plan import Plan
 from dllm.spec import ModelSpec
 from tests.golden.adapters import TableModel
 
+NEVER = Never()
 STRICT = 1e-6  # a threshold of theirs that must be exceeded
 
 
@@ -42,7 +49,7 @@ class Case:
     length: int
     window: int
     cache: CacheStrategy = NO_CACHE
-    stop: StopRule = Never()
+    stop: StopRule = NEVER
     loop: Callable[..., Any] = decode
 
 
@@ -136,10 +143,36 @@ def _dmax(folder: Path, trace: dict) -> Case:
     return _causal(folder, trace, decoder, _stop(trace, "none"), BlockCache())
 
 
+def _smoothed(folder: Path, trace: dict) -> Case:
+    p = trace["params"]
+    rule = WarmThreshold(p["threshold"], p["threshold_decay"], p["block_length"])
+    soft = Smoothing(p["cont_weight_init"], p["cont_weight_growth"], p["cont_weight"])
+    return Case(load(folder, trace), Decoder(rule, soft=soft), p["gen_length"], p["gen_length"])
+
+
+def _lopa(folder: Path, trace: dict) -> Case:
+    p = trace["params"]
+    model = load(folder, trace, p["block_size"], prompt_block=True)
+    decoder = Decoder(Threshold(p["skip_threshold"] + STRICT))
+    loop = partial(decode_lookahead, branches=p["branching_factor"])
+    return Case(model, decoder, p["max_new_tokens"], p["block_size"], BlockCache(), loop=loop)
+
+
+def _prophet(folder: Path, trace: dict) -> Case:
+    p, length = trace["params"], trace["params"]["gen_length"]
+    gaps = [p["early_exit_thresholds"][third] for third in ("early", "mid", "late")]
+    base = InBlocks(Schedule(p["steps"] * p["block_length"] // length), p["block_length"])
+    rule = AnswerGap(gaps, base, at=p["_answer_at"], steps=p["steps"])
+    return Case(load(folder, trace), Decoder(rule), length, length)
+
+
 CASES: dict[str, Callable[[Path, dict], Case]] = {
+    "dinfer_smooth": _smoothed,
     "dmax": _dmax,
     "indel": _indel,
     "llada2": _llada2,
     "llada21": _llada21,
+    "lopa": _lopa,
+    "prophet": _prophet,
     "sdar": _sdar,
 }
