@@ -94,6 +94,16 @@ def test_threshold_commits_exactly_what_reaches_it() -> None:
     assert write.equal(expected) and expected.any()
 
 
+def test_a_threshold_takes_at_least_so_many() -> None:
+    view = random_view(1, scale=4.0)
+    for least in (1, 2, 3):
+        write = Decoder(Threshold(0.9, least=least)).step(view, [{}]).write
+        few = Decoder(FixedK(least)).step(view, [{}]).write
+        assert write.equal(Decoder(Threshold(0.9)).step(view, [{}]).write | few)
+    running = replace(view, forced=torch.tensor([True, False, False]))
+    assert Decoder(Threshold(2.0, least=2)).step(running, [{}]).write.sum(1).tolist() == [2, 0, 0]
+
+
 def test_confidences_have_their_definitions() -> None:
     view = random_view(2)
     p = view.logits.values.double().softmax(-1)
