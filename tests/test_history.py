@@ -195,7 +195,8 @@ def test_running_mean_follows_its_commits() -> None:
     memory = decoder.init(Shape(1, 4, 3, torch.device("cpu")))
     for view in (first, second):
         decoder.step(view, memory)
-    torch.testing.assert_close((memory[0]["sum"] / memory[0]["number"]).float(), torch.tensor([(0.95 + 0.96 + 0.99) / 3]))
+    mean = memory[0]["sum"] / memory[0]["number"]
+    torch.testing.assert_close(mean.float(), torch.tensor([(0.95 + 0.96 + 0.99) / 3]))
 
 
 def test_a_warm_threshold_ends_as_the_plain_one() -> None:
