@@ -70,7 +70,7 @@ class Biased:
 def load(folder: Path, trace: dict, block: int | None = None, **more: Any) -> Any:
     """The trace's model with the trace's own special ids. block: columns of its causal blocks, from column 0 on."""
     eos = 198 if trace["eos_id"] is None else trace["eos_id"]
-    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=int(trace["shift_logits"]), block=block, **more)
+    spec = ModelSpec(trace["mask_id"], (eos,), 197, shift=1 if trace["shift_logits"] else 0, block=block, **more)
     path = folder / "models" / trace["model"]
     return TableModel(path, spec) if trace["model"].startswith("table") else dllm.load(path, spec=spec)
 
