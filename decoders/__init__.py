@@ -20,8 +20,9 @@ from decoders.remask import (
 from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
 from decoders.rules.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
 from decoders.rules.basic import FirstAlone, FixedK, LeftRun, Prefix, Threshold
+from decoders.rules.blocks import InBlocks
 from decoders.rules.contention import Contention
-from decoders.rules.history import DynamicThreshold, Horizon, Klass, Prophet, RunningMean, WarmThreshold
+from decoders.rules.history import AnswerGap, DynamicThreshold, Horizon, Klass, Prophet, RunningMean, WarmThreshold
 from decoders.rules.indel import InDel
 from decoders.rules.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFilter
 from decoders.rules.oracle import Oracle

@@ -100,11 +100,18 @@ class Logits:
 
     @cached_property
     def _best(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"], Float[Tensor, "B W"]]:
-        """Probability, token and logit of the likeliest token."""
+        """Probability, token and logit of the likeliest token.
+
+        The probability is 1 / (1 + all others over it), of a sum without it and in float64. It is 1 only where float64
+        has no number below 1 for it; a float32 softmax is from about 1 - 3e-8 on, which makes all surer ones equal.
+        """
 
         def best(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            prob, tokens = values.softmax(-1).max(-1)
-            return prob, tokens, values.gather(-1, tokens[:, None])[:, 0]
+            logit, tokens = values.max(-1, keepdim=True)
+            prob = values.softmax(-1)
+            top = prob.gather(-1, tokens)[:, 0].double()
+            others = prob.scatter_(-1, tokens, 0).sum(-1)
+            return top / (top + others), tokens[:, 0], logit[:, 0]
 
         prob, tokens, logit = self._by_position(best)
         return prob, tokens, logit
@@ -119,8 +126,9 @@ class Logits:
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B W"]:
-        """log sum_v exp(l_v)."""
-        return self.top[0] - self._best[0].log() if self._boost is None else self._boost.log_norm()
+        """log sum_v exp(l_v), in the logits' precision."""
+        logit = self.top[0]
+        return logit - self.top_prob().log().to(logit.dtype)
 
     def at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
         """Logits of given tokens."""
@@ -128,18 +136,23 @@ class Logits:
             return self._boost.at(tokens)
         return self._by_position(lambda values, tokens: (values.gather(-1, tokens),), tokens)[0]
 
+    def probs_at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
+        """Probabilities of given tokens, float64."""
+        below = self.at(tokens).double() - self.top[0].double()[..., None]
+        return below.exp() * self.top_prob()[..., None]
+
     def prob(self, tokens: Int[Tensor, "B W"]) -> Float[Tensor, "B W"]:
-        """Probabilities of given tokens."""
-        return (self.at(tokens[..., None])[..., 0] - self.log_norm).exp()
+        """Probabilities of given tokens, one per position, float64."""
+        return self.probs_at(tokens[..., None])[..., 0]
 
     def top_prob(self) -> Float[Tensor, "B W"]:
-        """Probability of the likeliest token."""
-        return (self.top[0] - self.log_norm).exp()
+        """Probability of the likeliest token, float64."""
+        return self._best[0] if self._boost is None else self._boost.top_prob
 
     def margin(self) -> Float[Tensor, "B W"]:
-        """Probability of the likeliest token minus that of the second."""
-        first, second = (self.two_best - self.log_norm[..., None]).exp().unbind(-1)
-        return first - second
+        """Probability of the likeliest token minus that of the second, float64."""
+        first, second = self.two_best.double().unbind(-1)
+        return self.top_prob() * -(second - first).expm1()
 
     @cached_property
     def two_best(self) -> Float[Tensor, "B W 2"]:
@@ -148,13 +161,14 @@ class Logits:
 
     @cached_property
     def entropy(self) -> Float[Tensor, "B W"]:
-        """Entropy in nats."""
+        """Entropy in nats, float64: -log p of the likeliest token, and how far the others lie below it on average."""
 
-        def entropies(values: Tensor, log_norm: Tensor) -> tuple[Tensor]:
-            log_prob = (values - log_norm[..., None]).clamp_(min=-1e4)  # 0 * -inf would be nan
-            return (-log_prob.exp().mul_(log_prob).sum(-1),)
+        def entropies(values: Tensor, logit: Tensor, prob: Tensor) -> tuple[Tensor]:
+            below = (values - logit[..., None]).clamp_(min=-1e4)  # 0 * -inf would be nan
+            entropy = -prob.log() - prob * below.exp().mul_(below).sum(-1)
+            return (entropy.masked_fill_(prob == 0, 0),)
 
-        return self._by_position(entropies, self.log_norm)[0]
+        return self._by_position(entropies, self.top[0], self.top_prob())[0]
 
     def sample(self, draw: Float[Tensor, "B W"], temperature: float) -> Int[Tensor, "B W"]:
         """Tokens of the tempered distribution, by inverse CDF summed in float64.
@@ -235,10 +249,17 @@ class _Boost:
         value, place = self.at(rivals).max(-1)
         return value, rivals.gather(-1, place[..., None])[..., 0]
 
-    def log_norm(self) -> Float[Tensor, "B W"]:
-        old = self.base.log_norm[..., None]
-        before = (self.base.at(self.tokens) - old).exp()
-        return self.base.log_norm + (before * self.bonus.expm1()).sum(-1).log1p()
+    @cached_property
+    def top_prob(self) -> Float[Tensor, "B W"]:
+        token, (logit, before) = self.top()[1], self.base.top
+        old = self.base.at(self.tokens).double() - logit.double()[..., None]
+        gain = old.exp() * self.bonus.double().expm1()  # what a bonus adds, over the old winner's weight
+        is_top, stays = self.tokens == token[..., None], token == before
+        own = (self.base.at(token[..., None])[..., 0] - logit).double().exp()
+        prob = self.base.top_prob()
+        others = (1 - prob) / prob + torch.where(stays, 0, 1 - own) + gain.masked_fill(is_top, 0).sum(-1)
+        weight = own + gain.masked_fill(~is_top, 0).sum(-1)
+        return weight / (weight + others)
 
     def at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
         same = tokens[..., None] == self.tokens[..., None, :]

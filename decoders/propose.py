@@ -11,7 +11,7 @@ from decoders.types import Candidates, Confidence, View
 def propose(view: View, logits: Logits, temperature: float, confidence: Confidence) -> Candidates:
     """Candidates of a step. temperature: 0 takes the likeliest token; above, a token is drawn.
 
-    The confidence is always of the distribution without temperature:
+    The confidence is float64, and always of the distribution without temperature:
 
         prob            p(candidate)
         margin          p1 - p2, of the two likeliest tokens
@@ -29,9 +29,9 @@ def propose(view: View, logits: Logits, temperature: float, confidence: Confiden
 def _confidence(view: View, logits: Logits, tokens: Tensor, greedy: bool, kind: Confidence) -> Float[Tensor, "B W"]:
     width = logits.shape[1]
     if kind == "random":
-        return view.noise.uniform(width, stream="order").float()
+        return view.noise.uniform(width, stream="order")
     if kind == "left_to_right":
-        return -torch.arange(width, device=logits.device, dtype=torch.float32).expand(logits.shape[:2])
+        return -torch.arange(width, device=logits.device, dtype=torch.float64).expand(logits.shape[:2])
     if kind == "prob":
         return logits.top_prob() if greedy else logits.prob(tokens)
     return logits.margin() if kind == "margin" else -logits.entropy

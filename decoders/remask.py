@@ -21,7 +21,7 @@ from dllm.spec import ModelSpec
 
 def _confidences(shape: Shape) -> Memory:
     """Memory for the confidence of each position at its commit."""
-    return {"confidence": shape.zeros(shape.window)}
+    return {"confidence": shape.zeros(shape.window, dtype=torch.float64)}
 
 
 def _keep(memory: Memory, write: Bool[Tensor, "B W"], candidates: Candidates) -> Float[Tensor, "B W"]:
@@ -110,6 +110,7 @@ class TokenEdit(Revise):
     the greedy one, if `post` is above the window's columns and the stop rule waits for a full window. Another masked
     model never saw wrong tokens in its input.
 
+    post: None counts the window's steps from the first on, and takes as many as it has columns (DMax).
     settled: a full window is left, too, once all its likeliest tokens have at least this probability. None: it is not.
     past_eos: whether what stands behind a window's first EOS is edited too, as published. Nobody reads it.
     remask: whether what stands behind a window's first edit is masked again, and not edited (ours). It was decided
@@ -117,7 +118,7 @@ class TokenEdit(Revise):
     """
 
     tau: Weight = 0.5
-    post: Number = 16
+    post: Number | None = 16
     settled: Share | None = None
     past_eos: bool = True
     remask: bool = False
@@ -127,9 +128,10 @@ class TokenEdit(Revise):
 
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update:
         best, post = view.logits.top[1], memory["post"]
+        most = view.tokens.shape[1] if self.post is None else self.post
         edit = view.live & ~view.masked & (best != view.tokens) & (view.logits.top_prob() > self.tau)
         if self.remask:
-            may = post < self.post if view.waiting is None else (post < self.post) | view.waiting
+            may = post < most if view.waiting is None else (post < most) | view.waiting
             edit &= may[:, None]
         tokens, seen = torch.where(edit, best, candidates.tokens), view.live
         if not self.past_eos:
@@ -143,7 +145,8 @@ class TokenEdit(Revise):
             tokens, left = torch.where(behind, view.spec.mask_id, tokens), left | behind
             write = torch.where(behind, ~view.masked, write)
         full = ~left.any(1)
-        hold = full & (write & seen).any(1) & (post < self.post)
+        more = post < most if self.post is not None else view.step + 1 < most
+        hold = full & (write & seen).any(1) & more
         if self.settled is not None:
             hold &= (view.live & (view.logits.top_prob() < self.settled)).any(1)
         look = full | edit.any(1) if self.remask else full
@@ -289,7 +292,7 @@ class ReMdmRemask(Revise):
         old = view.live & ~view.masked
         sigma = self._rule.sigma(bound)
         if self.kind == "conf":
-            weight = (-memory["confidence"].double()).masked_fill(~old, float("-inf")).softmax(1)
+            weight = (-memory["confidence"]).masked_fill(~old, float("-inf")).softmax(1)
             sigma = (bound * self.eta * weight).nan_to_num(0)  # a row without tokens has no weights
         back = old & (view.noise.uniform(old.shape[1], stream="remdm mask") < sigma) & (after < 1)
         _keep(memory, write, candidates)

@@ -32,8 +32,7 @@ class EosLast(Rescore):
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         eos = torch.stack([torch.full_like(candidates.tokens, token) for token in view.spec.eos_ids], -1)
-        logits = view.logits.at(eos)
-        mass = (logits - view.logits.log_norm[..., None]).exp().sum(-1)
+        mass = view.logits.probs_at(eos).sum(-1)
         confidence = candidates.confidence / (1 - mass).clamp(min=1e-12)
         return replace(candidates, confidence=torch.where(view.spec.is_eos(candidates.tokens), 0, confidence))
 
@@ -49,7 +48,7 @@ class OrderNoise(Rescore):
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         gumbel = -(-view.noise.uniform(candidates.tokens.shape[1], stream="order noise").log()).log()
-        return replace(candidates, confidence=(candidates.confidence / self.temperature + gumbel).float())
+        return replace(candidates, confidence=candidates.confidence / self.temperature + gumbel)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def signals(view: View) -> Signals:
     logits, tokens = view.logits, view.logits.top[1]
     prob = logits.top_prob()
     width = tokens.shape[1]
-    given = (logits.at(tokens[:, None].expand(-1, width, -1)) - logits.log_norm[..., None]).exp()  # [b, j, i]: p_j(a_i)
+    given = logits.probs_at(tokens[:, None].expand(-1, width, -1))  # [b, j, i]: p_j(a_i)
     same = tokens[:, :, None] == tokens[:, None, :]
     self_ = torch.eye(width, dtype=torch.bool, device=tokens.device)
     pair = view.masked[:, :, None] & view.masked[:, None, :] & ~self_

@@ -38,8 +38,8 @@ class Slerp(SoftStep):
         return {}
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
-        values, tokens = logits.values.topk(self.top, dim=-1)
-        weights = (values - logits.log_norm[..., None]).exp()
+        tokens = logits.values.topk(self.top, dim=-1).indices
+        weights = logits.probs_at(tokens)
         return Soft(weights, torch.full(view.tokens.shape, self.amount, device=weights.device), tokens, mode="slerp")
 
 

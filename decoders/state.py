@@ -289,9 +289,9 @@ class DecodeState:
     ) -> None:
         """Notes the probability of EOS at those columns of `where` in which EOS is the likeliest token."""
         if self.eos_ahead is None:
-            self.eos_ahead = torch.zeros(self.canvas.shape, device=self.canvas.device)
+            self.eos_ahead = torch.zeros(self.canvas.shape, dtype=torch.float64, device=self.canvas.device)
         prob = torch.where(self.spec.is_eos(logits.top[1]) & where, logits.top_prob(), 0)
-        self.eos_ahead[rows[:, None], columns] = prob.to(self.eos_ahead.dtype)
+        self.eos_ahead[rows[:, None], columns] = prob
 
     def expect_(self, responses: Sequence[Sequence[int]]) -> None:
         """Keeps other responses to the same prompts as the reference. Behind their last token stands EOS."""

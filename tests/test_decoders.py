@@ -94,13 +94,23 @@ def test_threshold_commits_exactly_what_reaches_it() -> None:
     assert write.equal(expected) and expected.any()
 
 
+def test_a_threshold_takes_at_least_so_many() -> None:
+    view = random_view(1, scale=4.0)
+    for least in (1, 2, 3):
+        write = Decoder(Threshold(0.9, least=least)).step(view, [{}]).write
+        few = Decoder(FixedK(least)).step(view, [{}]).write
+        assert write.equal(Decoder(Threshold(0.9)).step(view, [{}]).write | few)
+    running = replace(view, forced=torch.tensor([True, False, False]))
+    assert Decoder(Threshold(2.0, least=2)).step(running, [{}]).write.sum(1).tolist() == [2, 0, 0]
+
+
 def test_confidences_have_their_definitions() -> None:
     view = random_view(2)
-    p = view.logits.values.softmax(-1)
+    p = view.logits.values.double().softmax(-1)
     top = p.topk(2, dim=-1).values
     expected = {"prob": top[..., 0], "margin": top[..., 0] - top[..., 1], "entropy": (p * p.log()).sum(-1)}
     for name, value in expected.items():
-        torch.testing.assert_close(propose(view, view.logits, 0.0, name).confidence, value)
+        torch.testing.assert_close(propose(view, view.logits, 0.0, name).confidence, value, rtol=1e-5, atol=1e-6)
     left = propose(view, view.logits, 0.0, "left_to_right").confidence
     assert (left.diff(dim=1) < 0).all()
 
@@ -250,7 +260,7 @@ def test_tuning_free_credit_follows_the_decided_share() -> None:
     half = replace(view, masked=torch.arange(6).expand(3, 6) < 3)
     memory["credit"].zero_()
     out = part(half, half.logits, memory).values - half.logits.values
-    gain = 0.5 * half.logits.top_prob().log1p()  # alpha 1/2, gamma 1
+    gain = 0.5 * half.logits.top_prob().float().log1p()  # alpha 1/2, gamma 1
     torch.testing.assert_close(out.amax(-1), gain * half.masked)
 
 

@@ -6,14 +6,17 @@ from test_decoders import make_view
 from torch import Tensor
 
 from decoders import (
+    AnswerGap,
     Decoder,
     DynamicThreshold,
     FixedK,
     Hierarchical,
     Horizon,
+    InBlocks,
     Klass,
     Prophet,
     RunningMean,
+    Schedule,
     SlowFast,
     Threshold,
     WarmThreshold,
@@ -77,7 +80,7 @@ def test_dynamic_threshold_falls_while_the_runner_up_is_weak_and_rises_with_chan
     memory = rule.init(Shape(1, 2, 3, torch.device("cpu")))
     decoder = Decoder(rule)
     decoder.step(confident([0.6, 0.85], step=0), [memory])
-    torch.testing.assert_close(memory["shift"], torch.tensor([[-0.06, -0.085]]))
+    torch.testing.assert_close(memory["shift"].float(), torch.tensor([[-0.06, -0.085]]))
     assert writes(Decoder(DynamicThreshold(0.9, fall=0.0, rise=0.0)), confident([0.91, 0.89, 0.95])) == [[0, 2]]
     rule = DynamicThreshold(0.9, fall=0.0, rise=0.5)
     memory = rule.init(Shape(1, 1, 3, torch.device("cpu")))
@@ -85,7 +88,7 @@ def test_dynamic_threshold_falls_while_the_runner_up_is_weak_and_rises_with_chan
     for view in (first, second):
         Decoder(rule).step(view, [memory])
     p, q = first.logits.probs()[0, 0], second.logits.probs()[0, 0]
-    torch.testing.assert_close(memory["shift"][0, 0], 0.5 * (1 - torch.cosine_similarity(p, q, dim=0)))
+    torch.testing.assert_close(memory["shift"][0, 0].float(), 0.5 * (1 - torch.cosine_similarity(p, q, dim=0)))
 
 
 def test_horizon_decodes_the_span_once_its_horizon_is_steady() -> None:
@@ -163,6 +166,26 @@ def test_prophet_commits_all_when_the_gap_is_wide() -> None:
     assert writes(decoder, view(3.0, [False] * 4 + [True] * 2)) == [[4, 5]]
 
 
+def test_an_answer_region_counts_its_decided_columns_and_fills_everything() -> None:
+    rule = AnswerGap((6.0, 4.0, 2.0), InBlocks(FixedK(1), 3), at=4, columns=2, steps=6)
+    logits = torch.zeros(1, 6, 3)
+    logits[..., 1], logits[..., 2] = torch.tensor([9.0, 9.0, 9.0, 9.0, 5.0, 4.0]), -20.0
+    masked = torch.tensor([[True] * 5 + [False]])  # a gap of 4.5 in the region, whose second column is decided
+    for step, expected in ((0, [0]), (1, [0, 1, 2, 3, 4])):  # the first third of 6 steps ends with the second one
+        assert writes(Decoder(rule), make_view(logits, masked, step=step)) == [expected]
+
+
+def test_blocks_inside_a_window_take_their_turn() -> None:
+    """A schedule starts anew in each block; a clock of the window runs on."""
+    view = [confident([0.6, 0.7, 0.9, 0.82], step=0)]
+    view += [confident([0.6, 0.7, 0.9, 0.82], [True, False, True, True], 1)]
+    view += [confident([0.6, 0.7, 0.9, 0.82], [False, False, True, True], 2)]
+    assert writes(Decoder(InBlocks(Schedule(2), 2)), *view) == [[1], [0], [2]]
+    falling = Decoder(WarmThreshold(0.5, 0.1, block=2))  # at least 1, 0.9, 0.8
+    assert writes(falling, *view) == [[1], [0], [2, 3]]
+    assert writes(Decoder(InBlocks(WarmThreshold(0.5, 0.1), 2)), *view) == [[1], [0], [2]]
+
+
 def test_running_mean_follows_its_commits() -> None:
     decoder = Decoder(RunningMean())
     first = confident([0.9, 0.8, 0.7, 0.95], step=0)
@@ -172,7 +195,8 @@ def test_running_mean_follows_its_commits() -> None:
     memory = decoder.init(Shape(1, 4, 3, torch.device("cpu")))
     for view in (first, second):
         decoder.step(view, memory)
-    torch.testing.assert_close(memory[0]["sum"] / memory[0]["number"], torch.tensor([(0.95 + 0.96 + 0.99) / 3]))
+    mean = memory[0]["sum"] / memory[0]["number"]
+    torch.testing.assert_close(mean.float(), torch.tensor([(0.95 + 0.96 + 0.99) / 3]))
 
 
 def test_a_warm_threshold_ends_as_the_plain_one() -> None:

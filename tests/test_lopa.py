@@ -36,18 +36,19 @@ def textbook(
                     logits = model.logits(torch.tensor([tried]), plan, columns, end=end, kv=kv)[0].float()
                 prob, token = logits.softmax(-1).max(-1)
                 left = [i for i in block if tried[i] == mask]
-                mean = sum(prob[i].item() for i in left) / len(left)
+                mean = sum(prob[i].item() for i in left) / len(left) if left else 1.0
                 if best is None or mean > best[0] + 1e-7:
                     best = mean, tried, left, prob, token
             _, canvas, left, prob, token = best
-            sure = [i for i in left if prob[i] >= tau] or [max(left, key=lambda i: prob[i].item())]
+            surest = [max(left, key=lambda i: prob[i].item())] if left else []
+            sure = [i for i in left if prob[i] >= tau] or surest
             for i in sure:
                 canvas[i] = int(token[i])
             if cut and EOS in canvas[start:]:
                 canvas = canvas[: canvas.index(EOS, start) + 1]
                 block = range(first, min(block.stop, len(canvas)))
             rest = sorted((i for i in left if i not in sure and i in block), key=lambda i: -prob[i].item())
-            expected = [(i, int(token[i])) for i in rest[: max(0, min(branches, len(rest) - 1))]]
+            expected = [(i, int(token[i])) for i in rest[:branches]]
     text = canvas[start:]
     return text[: text.index(EOS) if EOS in text else None], nfe
 

@@ -294,7 +294,7 @@ def test_dmax_commits_from_the_left_and_decides_all_anew() -> None:
         torch.where(update.write, update.tokens, view.tokens).tolist() == [[1, 2, 0, 0, 0]] and update.hold is not None
     )
     assert update.write.tolist() == [[True, True, False, False, False]] and update.soft is not None
-    torch.testing.assert_close(update.soft.amount, logits.softmax(-1).amax(-1))
+    torch.testing.assert_close(update.soft.amount, logits.double().softmax(-1).amax(-1), rtol=1e-6, atol=0)
     assert update.soft.at == "decided"
     none = make_view(logits, masked & (torch.arange(5) > 1))
     assert decoder.step(none, decoder.init(Shape(1, 5, 10, logits.device))).write.tolist()[0][2:] == [
@@ -304,6 +304,11 @@ def test_dmax_commits_from_the_left_and_decides_all_anew() -> None:
     ]
     logits[0, 2, 3] = 9.0
     sure = make_view(logits, masked)
+    for step, stays in ((3, True), (4, False)):  # the last of as many forwards in all as the block has columns
+        decoder = Decoder(LeftRun(0.9), revise=TokenEdit(0.0, None))
+        memory = decoder.init(Shape(1, 5, 10, logits.device))
+        hold = decoder.step(make_view(logits, masked, step=step), memory).hold
+        assert hold is not None and hold.tolist() == [stays]
     for settled, stays in ((0.9, False), (1.0, True)):  # the block is full; every token is this sure, or not
         decoder = Decoder(LeftRun(0.9), revise=TokenEdit(0.0, 4, settled=settled))
         hold = decoder.step(sure, decoder.init(Shape(1, 5, 10, logits.device))).hold

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from conf.knobs import Count, In
+from conf.knobs import Count, In, Weight
 from decoders.rules.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 
@@ -38,12 +38,19 @@ class Threshold(CommitRule):
 
     tau > 1 commits one token per step. Deviation: the authors' code never rejects the first of its sorted list. Here
     the decoder commits the surest position (`Decoder.at_least_one`), with the same result.
+
+    least: a step commits at least so many, the surest ones (num_to_transfer of LLaDA2.1).
     """
 
     tau: Tau = 0.9
+    least: Count = 1
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        return candidates.confidence >= self.tau
+        sure = candidates.confidence >= self.tau
+        if self.least == 1:
+            return sure
+        number = torch.full_like(view.step, self.least)
+        return sure | take(view, candidates, number if view.forced is None else number * view.forced)
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,9 @@ class Prefix(CommitRule):
 @dataclass(frozen=True)
 class LeftRun(CommitRule):
     """Commits from the left the masked positions whose confidence is at least tau, up to the first that is not; where
-    there are none, the leftmost (DMax, arXiv 2604.08302)."""
+    there are none, the leftmost (DMax, arXiv 2604.08302). tau=0 commits all."""
 
-    tau: Tau = 0.5
+    tau: Weight = 0.5
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         unsure = view.masked & (candidates.confidence < self.tau)

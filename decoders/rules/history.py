@@ -1,16 +1,17 @@
 """Rules that remember earlier steps of the window: what has become stable, and how far the model sees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from conf.knobs import Count, In, Positive, Weight
+from conf.knobs import Count, In, Number, Positive, Weight
 from decoders.compose import or_surest, surest
 from decoders.rules.basic import FixedK
+from decoders.rules.blocks import InBlocks
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
 
 
@@ -88,7 +89,7 @@ class DynamicThreshold(CommitRule):
     rise: Weight = 0.1
 
     def init(self, shape: Shape) -> Memory:
-        return {"prob": shape.zeros(shape.window, shape.vocab), "shift": shape.zeros(shape.window)}
+        return {"prob": shape.zeros(shape.window, shape.vocab), "shift": shape.zeros(shape.window, dtype=torch.float64)}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         previous, shift = memory["prob"], memory["shift"]
@@ -145,8 +146,8 @@ class Prophet(CommitRule):
     gaps: what it must reach in the first, second and last third of the window.
     base: the rule that decides until then.
 
-    Deviation: the gap is that of the window's masks. The paper's is that of an answer region that the prompt marks, and
-    it fills the whole canvas.
+    Deviation: the gap is that of the window's masks. That of the authors' code is of an answer region, which a prompt
+    must mark (`AnswerGap`).
     """
 
     gaps: Sequence[Weight] = (7.5, 5.0, 2.5)
@@ -164,14 +165,40 @@ class Prophet(CommitRule):
         return self.base.init(shape)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        masks, live = view.masked.sum(1), view.live.sum(1).clamp(min=1)
+        wide = self.is_wide(view, view.masked, 3 * (live - masks) // live)
+        return self.base(view, candidates, memory) | wide[:, None]
+
+    def is_wide(self, view: View, where: Bool[Tensor, "B W"], third: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        """Whether the mean gap of the positions of `where` reaches what this third asks for; not where there are none.
+        third: 0, 1, 2; more counts as 2."""
         first, second = view.logits.two_best.unbind(-1)
-        masks = view.masked.sum(1)
-        gap = ((first - second) * view.masked).sum(1) / masks.clamp(min=1)
-        live = view.live.sum(1)
-        third = (3 * (live - masks) // live.clamp(min=1)).clamp(max=2)
+        gap = ((first - second) * where).sum(1) / where.sum(1).clamp(min=1)
         early, middle, late = self.gaps
-        needed = torch.where(third == 0, early, torch.where(third == 1, middle, late))
-        return self.base(view, candidates, memory) | (gap >= needed)[:, None]
+        return (gap >= torch.where(third < 1, early, torch.where(third == 1, middle, late))) & where.any(1)
+
+
+@dataclass(frozen=True)
+class AnswerGap(Prophet):
+    """Prophet as its authors released it: the gap is that of an answer region, of columns that are decided already too,
+    its thirds are those of the steps, and the whole answer is filled.
+
+    The window is the whole answer (block_length=null), and `base` fills it in blocks (`InBlocks`).
+
+    at: the region's first column. columns: how many it has. steps: of the whole answer, that `base` would take.
+    """
+
+    needs_decided: ClassVar[bool] = True
+    needs_one_block: ClassVar[bool] = True
+    at: Number = 0
+    columns: Count = 5
+    steps: Count = 32
+
+    def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        column = torch.arange(view.live.shape[1], device=view.live.device)
+        region = view.live & (column >= self.at) & (column < self.at + self.columns)
+        wide = self.is_wide(view, region, 3 * (view.step + 1) // self.steps)
+        return self.base(view, candidates, memory) | wide[:, None]
 
 
 @dataclass(frozen=True)
@@ -182,7 +209,7 @@ class RunningMean(CommitRule):
     """
 
     def init(self, shape: Shape) -> Memory:
-        return {"sum": shape.zeros(), "number": shape.zeros()}
+        return {name: shape.zeros(dtype=torch.float64) for name in ("sum", "number")}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         total, number = memory["sum"], memory["number"]
@@ -196,10 +223,21 @@ class RunningMean(CommitRule):
 
 @dataclass(frozen=True)
 class WarmThreshold(CommitRule):
-    """A threshold that starts at 1 and falls by `rate` per step down to tau (dInfer's iteration smoothing)."""
+    """A threshold that starts at 1 and falls by `rate` per step down to tau (dInfer's iteration smoothing).
+
+    block: columns of the authors' blocks. The window is then the whole answer (block_length=null) and is filled block
+        by block; steps are counted on through all of them, and a soft step shows something at later blocks' masks too.
+        None: the window is a block.
+    """
 
     tau: Positive = 0.9
     rate: Weight = 0.02
+    block: Count | None = None
+
+    def init(self, shape: Shape) -> Memory:
+        return {} if self.block is None else InBlocks(self, self.block).init_own(shape)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
+        if self.block is not None:
+            return InBlocks(replace(self, block=None), self.block, "window")(view, candidates, memory)
         return candidates.confidence >= (1 - self.rate * view.step).clamp(min=self.tau)[:, None]

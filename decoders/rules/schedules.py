@@ -31,11 +31,15 @@ class Schedule(CommitRule):
     Each forward commits m // steps tokens, and the first m % steps forwards one more. Deviation: with fewer masks than
     steps there is one token per forward. The authors' code makes idle forwards.
 
+    per: what m counts: the masks of the block's first step, or all columns of the "block", also those of a prompt that
+        ends in it (SDAR, TraDo, LLaDA2.0). A step takes no more than are left. There, the authors' code writes over the
+        prompt.
     spread: of what does not divide. "first" as above. "rounded": each forward commits its masks / the steps left,
         rounded (Tiny-A2D's block sampler, github.com/ZHZisZZ/dllm, whose float32 decides on halves).
     """
 
     steps: Count = 16
+    per: Literal["masks", "block"] = "masks"
     spread: Literal["first", "rounded"] = "first"
 
     def init(self, shape: Shape) -> Memory:
@@ -52,6 +56,8 @@ class Schedule(CommitRule):
             share = (1 - (times[1:] / times[:-1]).double()).to(view.step.device)
             return (view.masked.sum(1) * share[view.step.clamp(max=self.steps - 1)]).round().long().clamp(min=1)
         masks = masks_at_start(view, memory)
+        if self.per == "block":
+            masks = torch.full_like(masks, view.masked.shape[1])
         return masks // self.steps + (view.step < masks % self.steps)
 
 
@@ -60,7 +66,7 @@ class ThresholdOrSchedule(CommitRule):
     """LLaDA2.0 (arXiv 2512.15745): all confidences > tau if they are at least the schedule's number, else that number
     of the surest.
 
-    steps: as in `Schedule`. A block takes at most that many forwards. Confidence: prob.
+    steps: as in `Schedule` of a whole block. A block takes at most that many forwards. Confidence: prob.
     """
 
     steps: Count = 32
@@ -70,7 +76,7 @@ class ThresholdOrSchedule(CommitRule):
         return Schedule(self.steps).init(shape)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        due = Schedule(self.steps).number(view, memory)
+        due = Schedule(self.steps, "block").number(view, memory)
         sure = view.masked & (candidates.confidence > self.tau)
         return torch.where((sure.sum(1) >= due)[:, None], sure, take(view, candidates, due))
 

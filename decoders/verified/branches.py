@@ -30,12 +30,12 @@ class Expected:
         return cls(empty, empty, empty.new_zeros(len(empty)))
 
     @classmethod
-    def of(cls, candidates: Candidates, masked: Bool[Tensor, "B W"], width: int) -> "Expected":
-        """What a forward says of the masks that it leaves. The last one is left out: behind it is nothing to ask."""
+    def of(cls, candidates: Candidates, masked: Bool[Tensor, "B W"], width: int, least: int = 1) -> "Expected":
+        """What a forward says of the masks that it leaves. least: so many of them are in no plan."""
         sure = candidates.confidence.masked_fill(~masked, float("-inf"))
         places = sure.sort(dim=1, descending=True, stable=True).indices[:, :width]
         places = torch.nn.functional.pad(places, (0, width - places.shape[1]))
-        return cls(places, candidates.tokens.gather(1, places), (masked.sum(1) - 1).clamp(0, width))
+        return cls(places, candidates.tokens.gather(1, places), (masked.sum(1) - least).clamp(0, width))
 
     def only(self, rows: Bool[Tensor, " B"]) -> "Expected":
         """The plan of some rows. The others have none."""

@@ -2,8 +2,9 @@
 in which the model is surest of what is left.
 
 A forward looks at the row as it is and at `branches` states beside it, each with one of the surest undecided tokens
-written. The state with the highest mean probability over its masks is kept, and the rule decides there. Nothing
-verifies the token that was written, so the text is that of no slower decoder.
+written. The state with the highest mean probability over its masks is kept, and the rule decides there. That of a state
+without masks is 1, so the last mask of a window takes the token that was expected there, as released. Nothing verifies
+the token that was written, so the text is that of no slower decoder.
 """
 
 from collections.abc import Sequence
@@ -58,9 +59,10 @@ def decode_lookahead(
     while (view := forwards.forward(state, plan)) is not None:
         if memory is None:
             memory = decoder.init(Shape(len(prompts), block_len, view.logits.shape[2], device))
-        total = torch.where(view.masked, view.logits.top_prob(), 0).sum(1)
-        mean = (total / view.masked.sum(1).clamp(min=1)).view(-1, states)  # 0 for a state without its place
-        best = mean.argmax(1)
+        total, masks = torch.where(view.masked, view.logits.top_prob(), 0).sum(1), view.masked.sum(1)
+        mean = (total / masks.clamp(min=1)).view(-1, states)  # 0 for a state without its place
+        full = (masks == 0).view(-1, states) & (torch.arange(states, device=device) <= plan.count[:, None])
+        best = torch.where(full, 1, mean).argmax(1)
 
         logits = Logits(view.logits.values[row * states + best])
         before = state.view(logits)
@@ -73,7 +75,7 @@ def decode_lookahead(
         state.apply_(before.tokens, before.live, combined)
         state.cut_(stop(state))
         left = state.pending.gather(1, state.columns)  # before the live end
-        plan = Expected.of(propose(after, logits, decoder.temperature, decoder.confidence), left, branches)
+        plan = Expected.of(propose(after, logits, decoder.temperature, decoder.confidence), left, branches, 0)
         state.advance_()
         plan = plan.only((state.step > 0) & ~state.done)
         if on_step is not None:

@@ -37,6 +37,9 @@ ADDED = {  # settings that came later, and what runs without them did
     "decoders.DreamSchedule": {"per_step": None},
     "decoders.RunningSet": {"surest_of_all": False, "fill_eos": False},
     "dllm.DelayedCache": {"entry": 1},
+    "decoders.Schedule": {"per": "masks"},
+    "decoders.Threshold": {"least": 1},
+    "decoders.WarmThreshold": {"block": None},
 }
 FIRST = {public: first for first, public in reversed(MOVED.items())}
 

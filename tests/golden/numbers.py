@@ -127,6 +127,18 @@ def check_block_logits(folder: Path, group: str, name: str) -> str | None:
     return first_difference(pairs)
 
 
+def check_causal_logits(folder: Path, group: str, name: str) -> str | None:
+    """Forwards under a block-causal mask from column 0 on, and bidirectional ones."""
+    about = json.loads((folder / group / f"{name}.json").read_text())
+    recorded = load_file(folder / group / f"{name}.safetensors")
+    ids, pairs = recorded["ids"], {}
+    for case, block in (("block", about["block_size"]), ("full", None)):
+        spec = ModelSpec(199, (198,), 197, shift=0, block=block)
+        model: Any = dllm.load(folder / "models" / about["model"], spec=spec)
+        pairs[case] = (forward(model, ids, start(model, ids), 0, ids.shape[1]), recorded[case])
+    return first_difference(pairs)
+
+
 def check_training(folder: Path, group: str, name: str) -> str | None:
     """Fast-dLLM v2's training forward over two complementary views. Ours predicts a block's first column from the
     clean stream, as decoding does, theirs from the noisy one; so those columns are left out."""

@@ -30,7 +30,8 @@ KNOWN = {  # those compared most often first, since they differ in colour; new o
         "self_spec linear_spec prompt_lookup contention hierarchical remdm prophet llada2 d3llm multi_bd edit left "
         "diffusion_forcing diffusion_forcing_prefix adaptive_depth frechet dynamic density dream origin schedule "
         "smoothing slerp indel first_alone horizon credit_free diffusion_forcing_released dilated_remask "
-        "factor_released klass_window learn2pd_released remdm_loop renoise eos_last prefix_edit d3llm_first"
+        "factor_released klass_window learn2pd_released remdm_loop renoise eos_last prefix_edit d3llm_first "
+        "smoothing_window prophet_released"
     ).split(),
     "cache": (
         "none prefix dual delayed block interval vicinity prefill delayed_prefill greedy dual_dream sub_block "
