@@ -19,14 +19,12 @@ from decoders import (
     FixedK,
     InDel,
     Klass,
-    LoopRemask,
-    LoopRule,
+    LoopMdm,
     MaskGit,
     Never,
     Oracle,
     Prefix,
-    ReMdmRemask,
-    ReMdmRule,
+    ReMdm,
     RunningConfidence,
     RunningSet,
     SlowFast,
@@ -35,7 +33,6 @@ from decoders import (
     StrictEos,
     Threshold,
     TokenEdit,
-    WideIn,
     Wino,
     decode,
     decode_running,
@@ -74,9 +71,9 @@ REVISED = [
         BlockEos(),
     ),
     ("shifted_block_causal", NO_CACHE, Decoder(FixedK(2), revise=ConfidenceDrop(1.0)), StrictEos()),
-    ("context_causal", BlockCache(), Decoder(LoopRule(4, 2, 2, 3), revise=LoopRemask(4, 2, 2, 3)), StrictEos()),
+    ("context_causal", BlockCache(), Decoder(LoopMdm(4, 2, 2, 3)), StrictEos()),
     ("full", PREFIX, Decoder(FixedK("all"), revise=RunningConfidence(MaskGit(4, "linear"))), StrictEos()),
-    ("full", DUAL, Decoder(ReMdmRule(6, eta=0.2), revise=ReMdmRemask(6, eta=0.2), at_least_one=False), BlockEos()),
+    ("full", DUAL, Decoder(ReMdm(6, eta=0.2)), BlockEos()),
 ]
 
 
@@ -196,7 +193,7 @@ def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:
             RunningSet(**knob)
     for decoder in (
         Decoder(Threshold(), soft=Smoothing()),
-        Decoder(WideIn(), revise=Wino()),
+        Decoder(Wino()),
         Decoder(FixedK("all"), revise=SlowFast()),
     ):
         refused("takes one block at a time", decoder=decoder)

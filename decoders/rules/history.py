@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from conf.knobs import Count, In, Positive, Weight
 from decoders.compose import or_surest, surest
-from decoders.rules.basic import FixedK
-from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
+from decoders.rules.basic import SHARES, FixedK
+from decoders.types import Candidates, CommitRule, Confidence, Memory, Part, Shape, View
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Klass(CommitRule):
     """KLASS (arXiv 2511.05664): confidence >= tau, and KL(p_t || p_{t-1}) < kl in each of the last `history` steps.
 
     A window's first step has no predecessor and counts as unstable. Memory: the previous distribution, as large as the
-    logits. Confidence: prob.
+    logits.
 
     take: of such positions all, the surest ("max_conf") or the one that moved least ("min_kl").
     block: columns of the authors' blocks. The window is then the whole answer (block_length=null) and is filled block
@@ -32,6 +32,7 @@ class Klass(CommitRule):
     history: Count = 2
     block: Count | None = None
     take: Literal["all", "max_conf", "min_kl"] = "all"
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         numbers = {name: shape.zeros(dtype=torch.long) for name in ("block", "since")}
@@ -80,12 +81,13 @@ class DynamicThreshold(CommitRule):
         tau_i <- tau_i - fall * (1 - p2_i) + rise * (1 - cos(p_t, p_{t-1}))        from tau
 
     p2 is the second probability. The paper's weights are tuned per model; the defaults are ours. Memory: the previous
-    distribution, as large as the logits. Confidence: prob.
+    distribution, as large as the logits.
     """
 
     tau: Positive = 0.9
     fall: Weight = 0.02
     rise: Weight = 0.1
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         return {"prob": shape.zeros(shape.window, shape.vocab), "shift": shape.zeros(shape.window)}
@@ -110,13 +112,14 @@ class Horizon(CommitRule):
     Fast: a step commits all confidences > tau in the span, and at least its surest, until the span is full.
 
     The span goes up to the mean of the last two horizons. It begins once their variance is below 1, or after `patience`
-    steps. Behind it the rule is slow again. The order of phases is our reading. Confidence: prob.
+    steps. Behind it the rule is slow again. The order of phases is our reading.
     """
 
     tau: Positive = 0.85
     see: Annotated[float, In("[0, 1)")] = 0.1
     slow: Count = 1
     patience: Count = 8
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         return {name: shape.zeros() for name in ("horizon", "span", "waited")}
@@ -178,8 +181,10 @@ class Prophet(CommitRule):
 class RunningMean(CommitRule):
     """Saber's adaptive acceleration (arXiv 2510.18165): confidences above the mean of those committed so far.
 
-    The first step of a block has no mean and commits the surest. Confidence: prob.
+    The first step of a block has no mean and commits the surest.
     """
+
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         return {"sum": shape.zeros(), "number": shape.zeros()}
@@ -200,6 +205,7 @@ class WarmThreshold(CommitRule):
 
     tau: Positive = 0.9
     rate: Weight = 0.02
+    scale: ClassVar[tuple[Confidence, ...]] = SHARES
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= (1 - self.rate * view.step).clamp(min=self.tau)[:, None]
