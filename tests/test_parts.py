@@ -98,10 +98,10 @@ def drawn(seed: int, number: int) -> Iterator[dict[str, Any]]:
         }
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(10))
 def test_any_parts_are_refused_in_a_sentence_or_keep_the_promises_of_the_loop(seed: int) -> None:
     made = 0
-    for parts in drawn(seed, 60):
+    for parts in drawn(seed, 25):
         try:
             decoder = Decoder(**parts)
         except ValueError as error:
@@ -110,13 +110,13 @@ def test_any_parts_are_refused_in_a_sentence_or_keep_the_promises_of_the_loop(se
         made += 1
         spec = NOISY if decoder.needs_noise else SPEC
         prompts, model = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]], HashModel(spec=spec)
-        options = {"gen_len": 12, "block_len": 6, "decoder": decoder, "cache": NO_CACHE, "stop": Never(), "seed": 7}
+        options = {"gen_len": 8, "block_len": 4, "decoder": decoder, "cache": NO_CACHE, "stop": Never(), "seed": 7}
         rows = decode(model, prompts, **options)
         assert [decode(model, [prompt], **options)[0] for prompt in prompts] == rows, parts
         for row in rows:
             assert row.stopped_by == "length" and row.nfe >= 1 and min(row.committed_at) >= 0, parts
             assert SPEC.mask_id not in row.token_ids, parts
-    assert made >= 5  # of 60
+    assert made  # of 25
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
