@@ -14,7 +14,7 @@ from decoders.rules.history import DynamicThreshold, Horizon, Klass, Prophet, Ru
 from decoders.rules.indel import InDel
 from decoders.rules.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFilter
 from decoders.rules.oracle import Oracle
-from decoders.rules.paired import LoopMdm, ReMdm, Wino
+from decoders.rules.remasking import LoopMdm, ReMdm, Wino
 from decoders.rules.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
 from decoders.rules.segments import Hierarchical
 from decoders.running.blocks import RunningSet

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 import decoders as d
 from decoders import NO_CACHE, Decoder, FixedK, Never, Threshold, decode
 from decoders.remask import Renoise
-from decoders.rules.paired import LoopRemask, NarrowOut, ReMdmRemask
+from decoders.rules.remasking import LoopRemask, NarrowOut, ReMdmRemask
 from decoders.testing import NOISY, SPEC, HashModel, example_view
 from decoders.types import ANY, CommitRule
 from parallelbench.wiring.conf import CONF

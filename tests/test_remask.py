@@ -27,7 +27,7 @@ from decoders import (
     Wino,
     decode,
 )
-from decoders.rules.paired import NarrowOut
+from decoders.rules.remasking import NarrowOut
 from decoders.testing import HashModel
 from decoders.types import Shape, Update, View
 from dllm import DiffusionLM, ModelSpec

@@ -18,7 +18,7 @@ from test_page import CHROMIUM, FLAGS, page_of
 
 from decoders import NO_CACHE, Decoder, FixedK, Never, StrictEos, TokenEdit, decode
 from decoders.remask import RunningConfidence
-from decoders.rules.paired import Wino
+from decoders.rules.remasking import Wino
 from decoders.rules.schedules import MaskGit
 from parallelbench.__main__ import main
 from parallelbench.records.record import read_run
