@@ -3,7 +3,7 @@
 A dataclass that derives from `Knobs` refuses at construction what the annotations of its fields do not allow, and a
 function asks `check` about its arguments. `int` takes no fraction and no bool, `float` neither NaN nor infinity nor
 what is beyond a million, `Literal` one of its values, a class its instances; `Annotated[float, In("(0, 1]")]` an
-interval. Annotations of other kinds (callables, protocols that exist for type checkers alone) allow everything.
+interval, `Callable` what can be called. Protocols that exist for type checkers alone allow everything.
 """
 
 import os
@@ -129,11 +129,17 @@ def _fault(value: Any, kind: Any) -> _Fault | None:
         if not isinstance(value, Mapping):
             return _Fault(value, kind)
         return _first((f"[{key!r}]", _fault(one, inner[1])) for key, one in value.items())
+    if origin is Callable:
+        return None if callable(value) else _Fault(value, kind)
     if kind in REASONABLE:
         if not isinstance(value, int | kind) or isinstance(value, bool):
             return _Fault(value, kind)
         return None if value in REASONABLE[kind] else _Fault(value, kind, ValueError)
-    return None if not _is_told(kind) or isinstance(value, kind) else _Fault(value, kind)
+    if not _is_told(kind) or (
+        isinstance(value, kind) and not isinstance(value, type)
+    ):  # a class has its objects' names
+        return None
+    return _Fault(value, kind)
 
 
 def _of_union(value: Any, kind: Any) -> _Fault | None:
@@ -171,7 +177,7 @@ def wanted(kind: Any) -> str:
     if origin is Literal:
         return " or ".join(map(str, inner))
     if origin is not None:
-        return "a mapping" if origin is Mapping else "a list"
+        return {Mapping: "a mapping", Callable: "a function"}.get(origin, "a list")
     if kind in REASONABLE:
         return f"{WORDS[kind]} {REASONABLE[kind]}"
     if kind in WORDS:

@@ -5,18 +5,7 @@ from decoders.credit import Credit
 from decoders.filters import BanEos, Cooling, Temperature, TopK, TopP
 from decoders.generate import Generation, generate, generate_verified
 from decoders.loop import NO_CACHE, DecodedRow, decode, decode_queue
-from decoders.remask import (
-    ConfidenceDrop,
-    LoopRemask,
-    LoopRule,
-    ReMdmRemask,
-    ReMdmRule,
-    Renoise,
-    RunningConfidence,
-    TokenEdit,
-    WideIn,
-    Wino,
-)
+from decoders.remask import ConfidenceDrop, Renoise, RunningConfidence, TokenEdit
 from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
 from decoders.rules.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
 from decoders.rules.basic import FirstAlone, FixedK, LeftRun, Prefix, Threshold
@@ -26,6 +15,7 @@ from decoders.rules.history import AnswerGap, DynamicThreshold, Horizon, Klass, 
 from decoders.rules.indel import InDel
 from decoders.rules.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFilter
 from decoders.rules.oracle import Oracle
+from decoders.rules.remasking import LoopMdm, ReMdm, Wino
 from decoders.rules.schedules import Dilated, Dimple, DreamOrigin, DreamSchedule, MaskGit, Schedule, ThresholdOrSchedule
 from decoders.rules.segments import Hierarchical
 from decoders.running.blocks import RunningSet

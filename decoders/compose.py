@@ -3,14 +3,18 @@ soft step."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from conf.knobs import Knobs, Weight
+from decoders.logits import Logits
 from decoders.propose import propose
 from decoders.types import (
+    ANY,
+    Candidates,
     CommitRule,
     Confidence,
     LogitTransform,
@@ -33,14 +37,16 @@ class Decoder(Knobs):
     rule: says which masked positions take their candidate.
     transforms: change the logits, in order.
     rescore: change the candidates' confidence, in order.
-    revise: turns the commits into the final update. None: they are the update.
+    revise: turns the commits into the final update. None: that of the rule (`CommitRule.revision`), or they are the
+        update.
     soft: says what undecided positions show the model next. None: MASK.
-    temperature: of the draw of candidates. 0 takes the likeliest token.
-    confidence: how positions are compared (`decoders.propose`). Each rule names the scale that it expects.
-    at_least_one: a step that would commit nothing commits the surest position. False is for schedules whose published
-        form has empty steps, which cost a forward.
+    temperature: of the draw of candidates. 0 takes the likeliest token. Confidences are of the distribution without it,
+        unless the rule is `tempered`.
+    confidence: how positions are compared (`decoders.propose`). None: the usual one of the rule (`Part.scale`).
+    at_least_one: a step that would commit nothing commits the surest position. None: unless the rule or the revision
+        has `empty_steps`, as published.
 
-    Raises ValueError for a part of another kind than its place asks for.
+    Raises ValueError for a part of another kind than its place asks for, and for parts that do not go together.
     """
 
     rule: CommitRule
@@ -49,8 +55,49 @@ class Decoder(Knobs):
     revise: Revise | None = None
     soft: SoftStep | None = None
     temperature: Weight = 0.0
-    confidence: Confidence = "prob"
-    at_least_one: bool = True
+    confidence: Confidence | None = None
+    at_least_one: bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own, rule = self.rule.revision, type(self.rule).__name__
+        if own is not None and self.revise not in (None, own):
+            raise ValueError(f"revise={self.revise}, but {rule} has a revision of its own; leave revise out")
+        self._fill("revise", own)
+        self._fill("confidence", self._usual_confidence())
+        assert self.confidence is not None
+        for part in self.tree():
+            part.check_partners(self.rule, self.revise, self.confidence)
+        empty = [part for part in (*_tree([self.rule]), self.revise) if isinstance(part, CommitRule | Revise)]
+        waits = any(part.empty_steps for part in empty)
+        if self.at_least_one is False and not waits:
+            raise ValueError(f"at_least_one=False, but {rule} has no empty steps as published; leave at_least_one out")
+        self._fill("at_least_one", not waits)
+
+    def _fill(self, name: str, value: Any) -> None:
+        """Sets a field that was not given."""
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+    def _usual_confidence(self) -> Confidence:
+        """The first confidence of the rule, or of the one inside it, that every part can read. Raises ValueError where
+        there is none, and for another one that was given."""
+        *_, rule = (part for part in _tree([self.rule]) if isinstance(part, CommitRule))
+        parts = list(self.tree())
+        fitting: list[Confidence] = [kind for kind in rule.scale if all(kind in part.scale for part in parts)]
+        readers = [part for part in parts if set(part.scale) != set(ANY)]
+        orders = [part for part in self.rescore if part.orders]
+        if orders and any(isinstance(part, CommitRule) for part in readers):
+            raise ValueError(
+                f"{type(orders[0]).__name__} only orders positions, and {type(self.rule).__name__} compares how sure "
+                "they are; use a rule that counts, such as FixedK"
+            )
+        read = "; ".join(f"{type(part).__name__} reads {' or '.join(part.scale)}" for part in readers)
+        if not fitting:
+            raise ValueError(f"these parts have no confidence in common: {read}; use others together")
+        if self.confidence is not None and self.confidence not in fitting:
+            raise ValueError(f"confidence={self.confidence!r} of Decoder, but {read}; give {' or '.join(fitting)}")
+        return fitting[0]
 
     def tree(self) -> Iterator[Part]:
         """All parts. The parts inside a part come right behind it."""
@@ -65,10 +112,10 @@ class Decoder(Knobs):
         if any(memory):
             reset(memory, view.step == 0)
         parts = iter(memory)
-        logits = view.logits
+        logits = self._tempered(view.logits)
         for transform in self.transforms:
             logits = transform(view, logits, next(parts))
-        candidates = propose(view, logits, self.temperature, self.confidence)
+        candidates = self._propose(view, logits)
         for rescore in self.rescore:
             candidates = rescore(view, candidates, next(parts))
         of_rule = next(parts)
@@ -87,6 +134,23 @@ class Decoder(Knobs):
             update = replace(update, write=update.write & view.live)
         soft = None if self.soft is None else self.soft(view, logits, next(parts))
         return replace(update, soft=soft, accepted=of_rule.get("accepted"))
+
+    def propose(self, view: View, logits: Logits) -> Candidates:
+        """What a decoder without transforms and rescoring compares."""
+        return self._propose(view, self._tempered(logits))
+
+    def _tempered(self, logits: Logits) -> Logits:
+        """What the transforms are given."""
+        return logits.each(lambda values: values / self.temperature) if self._tempers else logits
+
+    def _propose(self, view: View, logits: Logits) -> Candidates:
+        assert self.confidence is not None, "it was filled in"
+        return propose(view, logits, 1.0 if self._tempers else self.temperature, self.confidence)
+
+    @property
+    def _tempers(self) -> bool:
+        """Whether the temperature comes before everything else, and not at the draw."""
+        return self.temperature > 0 and any(isinstance(p, CommitRule) and p.tempered for p in _tree([self.rule]))
 
     @property
     def needs_shadow(self) -> bool:

@@ -16,7 +16,7 @@ from decoders.types import responses
 from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
-from dllm.protocols import DenoisingLM, LanguageModel, Text
+from dllm.protocols import DenoisingLM, LanguageModel, Text, check_is_denoiser
 
 Prompt = Text | Sequence[Token]  # raw text, chat messages, or token ids
 Template = str | Sequence[str | Number]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
@@ -44,7 +44,7 @@ def generate(
     decoder: Decoder | None = None,
     cache: CacheStrategy = NO_CACHE,
     stop: StopRule | None = None,
-    gen_len: Count | Sequence[Count] = 32,
+    gen_len: Count | Sequence[Count] | None = None,
     templates: Sequence[Template] | None = None,
     block_len: Count = 32,
     batch_size: Count = 16,
@@ -57,7 +57,7 @@ def generate(
     decoder: by default `Threshold(0.9)`.
     cache: by default none.
     stop: by default `StrictEos()`.
-    gen_len: tokens to decode, for all prompts or for each.
+    gen_len: tokens to decode, for all prompts or for each. By default 32.
     templates: instead of `gen_len`, what each response looks like (examples below).
     block_len: columns per block.
     batch_size: prompts per forward; when one ends, the next takes its place.
@@ -68,11 +68,15 @@ def generate(
         [16, " The end."]                          16 tokens before a suffix
         '["[MASK]", "[MASK]"]'                     a token for each [MASK] (ParallelBench's output formats)
 
-    Raises ValueError for an empty prompt, for lengths or a cache that do not fit, and for a rule or a name in place of
-    a decoder.
+    Raises ValueError for what is no diffusion model, for an empty prompt, for lengths or a cache that do not fit, and
+    for a rule or a name in place of a decoder.
     """
-    decoder, stop = decoder or Decoder(Threshold()), stop or StrictEos()
+    check_is_denoiser(model, DenoisingLM)
+    decoder = Decoder(Threshold()) if decoder is None else decoder
+    stop = StrictEos() if stop is None else stop
     check_is_decoder(decoder)
+    if templates is None and gen_len is None:
+        gen_len = 32
     if isinstance(prompts, str) or (
         isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], Mapping | int)
     ):
@@ -81,7 +85,7 @@ def generate(
     check(generate, batch_size=batch_size, seed=seed, progress=progress)
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
     shapes = None if templates is None else [encode_template(model, template) for template in templates]
-    wanted = responses(model.spec, len(ids), gen_len if shapes is None else None, shapes, block_len)
+    wanted = responses(model.spec, len(ids), gen_len, shapes, block_len)
     if not ids:
         return []
     parts = {"block_len": block_len, "decoder": decoder, "cache": cache, "stop": stop, "seed": seed}

@@ -244,9 +244,10 @@ class _Boost:
 
     def top(self) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"]]:
         # bonuses are >= 0, so the winner is a boosted token or the old winner
-        token = self.base.top[1]
-        rivals = torch.cat([token[..., None], self.tokens], dim=-1)
-        value, place = self.at(rivals).max(-1)
+        token = self.base.top[1][..., None]
+        rivals = torch.cat([token, self.tokens], dim=-1)
+        boosted = self.base.at(self.tokens) + self.bonus  # not `at`, which compares every token with every other
+        value, place = torch.cat([self.at(token), boosted], dim=-1).max(-1)
         return value, rivals.gather(-1, place[..., None])[..., 0]
 
     @cached_property

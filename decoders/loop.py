@@ -26,7 +26,7 @@ from decoders.types import Drafted as Drafted
 from dllm.cache import CacheStrategy, WindowCache
 from dllm.model import DiffusionLM
 from dllm.plan import Plan, Progress, pack
-from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser
+from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser, check_is_denoiser, usable
 
 NO_CACHE = WindowCache(before=None, after=None)
 ONE_TOKEN = Decoder(FixedK(1))
@@ -96,7 +96,7 @@ def decode_queue(
     All slots are as wide as the widest prompt with its response, so that no K/V is ever copied into a wider one.
     """
     check_is_decoder(decoder)
-    check(decode, reference=reference, cache=cache)
+    check(decode, reference=reference, on_step=on_step)
     check(decode_queue, slots=slots)
     check_parts(model, decoder, cache)
     check_stop(stop, model.spec)
@@ -110,7 +110,7 @@ def decode_queue(
         parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "device": device, "slots": slots}
         first = decode_queue(model, prompts, templates=wanted, decoder=ONE_TOKEN, max_steps=max_steps, **parts)
         references = (row.token_ids for row in in_order(first))
-    device, places = torch.device(device), iter(range(len(prompts)))
+    device, places = usable(device, model), iter(range(len(prompts)))
     whole = decoder.needs_decided or on_step is not None
 
     def enter(coming: Sequence[int]) -> DecodeState:
@@ -191,8 +191,8 @@ def begin(
     _check_ids(model, "prompt", prompts)
     _check_ids(model, "response", wanted)
     budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
-    seeds, device = row_seeds(seed, prompts), torch.device(device)
-    return DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, device), wanted
+    seeds = row_seeds(seed, prompts)
+    return DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device)), wanted
 
 
 def row_seeds(seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:
@@ -201,7 +201,10 @@ def row_seeds(seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None:
-    """Raises ValueError when the model cannot use the cache, or the decoder cannot use the model or the cache."""
+    """Raises ValueError for what is no model or no cache, when the model cannot use the cache, or the decoder cannot
+    use the model or the cache."""
+    check_is_denoiser(model)
+    check(decode, cache=cache)
     spec = model.spec
     cache.check(spec)
     for part in decoder.tree():

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conf.knobs import Positive, Scale, Weight
-from decoders.types import Candidates, Memory, Rescore, Shape, View
+from decoders.types import Candidates, Confidence, Memory, Rescore, Shape, View
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,10 @@ class EosLast(Rescore):
     """EOS candidates come last (LLaDA's confidence_eos_eot_inf): their confidence is 0, and that of others is
     renormalised without EOS.
 
-    Confidence: prob. At temperature 0, as in the authors' code. LLaDA's EVAL.md explains the flood of EOS.
+    At temperature 0, as in the authors' code. LLaDA's EVAL.md explains the flood of EOS.
     """
+
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         eos = torch.stack([torch.full_like(candidates.tokens, token) for token in view.spec.eos_ids], -1)
@@ -45,6 +48,7 @@ class OrderNoise(Rescore):
     """
 
     temperature: Scale = 0.1
+    orders: ClassVar[bool] = True
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         gumbel = -(-view.noise.uniform(candidates.tokens.shape[1], stream="order noise").log()).log()
@@ -67,6 +71,8 @@ class PositionPrior(Rescore):
     decay: Weight = 0.25
     limit: Positive = 10.0
     frequencies: str | None = None
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
+    orders: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,6 +114,7 @@ class DensityPrior(Rescore):
     """
 
     sigma: Scale = 10.0
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob", "margin", "random")  # at least 0: a product keeps their order
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates:
         width = view.masked.shape[1]

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from conf.knobs import Count, Positive, Share, Weight
 from decoders.compose import surest
-from decoders.types import EVERYTHING, Candidates, Memory, Revise, Shape, Update, View
+from decoders.rules.basic import check_takes_all
+from decoders.types import EVERYTHING, Candidates, CommitRule, Confidence, Memory, Revise, Shape, Update, View
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class SlowFast(Revise):
     first estimate that agrees with those before it, else the mean of the last `agree` ones.
 
     From the second forward of a span on, the model sees nothing behind it. A cycle makes all its exploring forwards,
-    also when nothing is left to fill. They count, as in the published numbers. Confidence: prob. Use with
-    `FixedK("all")`.
+    also when nothing is left to fill. They count, as in the published numbers. Its
+    rule is `FixedK("all")`.
 
     tau: confidence from which all commit.
     see: confidence from which a position counts as seen.
@@ -39,6 +40,10 @@ class SlowFast(Revise):
     explore: Count = 6
     agree: Count = 2
     spread: Weight = 1.0
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
+
+    def check_partners(self, rule: CommitRule, revise: Revise | None, confidence: Confidence) -> None:
+        check_takes_all(self, rule)
 
     def init(self, shape: Shape) -> Memory:
         numbers = {name: shape.zeros(dtype=torch.long) for name in ("start", "end", "made")}

@@ -1,12 +1,14 @@
 """Soft steps: in the next forward, positions show the model what it thought of them, and not a token or MASK alone."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from conf.knobs import Count, Share, Weight
 from decoders.logits import Logits
-from decoders.types import Memory, Shape, SoftStep, View
+from decoders.remask import TokenEdit
+from decoders.types import CommitRule, Confidence, Memory, Revise, Shape, SoftStep, View
 from dllm.soft import Soft
 
 
@@ -46,7 +48,13 @@ class Slerp(SoftStep):
 @dataclass(frozen=True)
 class SelfDoubt(SoftStep):
     """DMax's soft input (arXiv 2604.08302): a decided position lies between MASK and its likeliest token, as near to
-    that as it is likely. Use it with `TokenEdit(0.0)`, which writes these tokens."""
+    that as it is likely. `TokenEdit(0.0)` is what writes these tokens."""
+
+    needs_decided: ClassVar[bool] = True
+
+    def check_partners(self, rule: CommitRule, revise: Revise | None, confidence: Confidence) -> None:
+        if not isinstance(revise, TokenEdit):
+            raise ValueError("SelfDoubt shows what TokenEdit writes; give the decoder revise=TokenEdit(0.0)")
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
         prob, tokens = logits.top_prob(), logits.top[1][..., None]

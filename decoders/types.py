@@ -4,7 +4,7 @@ is what each of its parts may declare. `DecodedRow` is what the loop gives, `res
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +21,7 @@ NEVER = -1  # committed_at of a column that holds no commit
 EVERYTHING = 2**30  # columns that no canvas has
 T = TypeVar("T")
 Confidence = Literal["prob", "margin", "entropy", "random", "left_to_right"]
+ANY: tuple[Confidence, ...] = get_args(Confidence)
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class Part(Knobs):
     needs_noise: the part shows undecided positions noise, which takes a model with `spec.noise`.
     needs_one_block: the part says what the model sees in its window or behind it, or counts looks that a waiting window
         costs nothing for, so that it takes one block at a time.
+    scale: confidences that the part can read, the usual one first (`Decoder.confidence`).
     steps: forwards per window that the part was given, 0 where it plans none. A row is given up after twice as many.
     """
 
@@ -125,6 +127,7 @@ class Part(Knobs):
     needs_decided: ClassVar[bool] = False
     needs_noise: ClassVar[bool] = False
     needs_one_block: ClassVar[bool] = False
+    scale: ClassVar[tuple[Confidence, ...]] = ANY
     steps: int = 0
 
     @property
@@ -145,6 +148,9 @@ class Part(Knobs):
     def check(self, spec: ModelSpec) -> None:
         """Raises ValueError when it cannot be used with a model."""
 
+    def check_partners(self, rule: "CommitRule", revise: "Revise | None", confidence: Confidence) -> None:
+        """Raises ValueError when it cannot be used with a decoder of this rule, this revision and this confidence."""
+
     def init(self, shape: Shape) -> Memory:
         """Empty memory for one decode call: tensors `[B, ...]`. The decoder zeroes the lines of a row that enters a
         window. May raise ValueError for a vocabulary that the part cannot use."""
@@ -160,7 +166,12 @@ class LogitTransform(Part, ABC):
 
 
 class Rescore(Part, ABC):
-    """Changes the candidates' confidence, by which rules compare positions (position priors, noise in the order)."""
+    """Changes the candidates' confidence, by which rules compare positions (position priors, noise in the order).
+
+    orders: what it gives says which position comes first, and nothing else. It is for rules that count.
+    """
+
+    orders: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Candidates: ...
@@ -170,7 +181,20 @@ class CommitRule(Part, ABC):
     """Says which masked positions take their candidate. Where it says none, the decoder commits the surest one.
 
     A rule with a filter keeps what the filter accepted in `memory["accepted"]`, for stop rules.
+
+    empty_steps: as published, it may commit nothing in a step, which costs a forward; its `steps` bound them.
+    fixed_number: each step commits a number of tokens that is known in advance.
+    tempered: as published, the decoder's temperature comes first: sampling filters and confidences see what it leaves.
     """
+
+    empty_steps: ClassVar[bool] = False
+    fixed_number: ClassVar[bool] = False
+    tempered: ClassVar[bool] = False
+
+    @property
+    def revision(self) -> "Revise | None":
+        """The revision that belongs to it. None: any, or none."""
+        return None
 
     @abstractmethod
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
@@ -178,7 +202,12 @@ class CommitRule(Part, ABC):
 
 
 class Revise(Part, ABC):
-    """Turns the commits into the final update: may remask or edit live positions of the window."""
+    """Turns the commits into the final update: may remask or edit live positions of the window.
+
+    empty_steps: as in `CommitRule`.
+    """
+
+    empty_steps: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update: ...

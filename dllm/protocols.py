@@ -107,3 +107,29 @@ class LanguageModel(Protocol):
 @runtime_checkable
 class DenoisingLM(Denoiser, LanguageModel, Protocol):
     """A model that can be benchmarked with denoising decoders."""
+
+
+def usable(device: torch.device | str, model: object) -> torch.device:
+    """The device. Raises ValueError for one that is not there, and for another one than that of the model."""
+    try:
+        device = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch says which in many lines
+        raise ValueError(f"device={str(device)!r} is not there; give cpu, or cuda where there is a GPU") from error
+    own = model.device if isinstance(model, LanguageModel) else device
+    if own.type != device.type:
+        raise ValueError(f"device={str(device)!r}, but the model is on {str(own)!r}; give device={str(own)!r}")
+    return device
+
+
+def check_is_denoiser(model: object, kind: type = Denoiser) -> None:
+    """Raises ValueError, with how to load one, unless it is a model of a kind that can be denoised with."""
+    if isinstance(model, kind) and not isinstance(model, type):
+        return
+    if isinstance(model, str):
+        raise ValueError(f"model={model!r} is a name; give the model: dllm.load({model!r})")
+    if isinstance(model, LanguageModel) and not isinstance(model, type):
+        raise ValueError(
+            f"model {model.name!r} is no diffusion model; give one, such as dllm.load('tiny'), or decode with "
+            "generate_verified if it is autoregressive"
+        )
+    raise ValueError(f"model={model!r:.80} is no diffusion model; give one, such as dllm.load('tiny')")

@@ -164,7 +164,7 @@ def test_what_cannot_be_looked_ahead_of_is_refused(prompts: list[list[int]]) -> 
         Decoder(Prefix()),
         Decoder(FixedK(1), temperature=1.0),
         Decoder(FixedK(1), transforms=(BanEos(),)),
-        Decoder(Threshold(), confidence="random"),
+        Decoder(FixedK(1), confidence="random"),
     ):
         refused("greedy steps of FixedK or Threshold; use one of them alone", decoder=decoder)
     for cache in (WindowCache(0, 0, refresh_every=4), DelayedCache()):

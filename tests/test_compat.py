@@ -129,3 +129,14 @@ def test_what_a_run_did_before_a_setting_came_is_stated_and_keeps_its_hash() -> 
     assert today["decoder"] == {"_target_": "parallelbench.DiffusionForcing", "inner": 2, "freeze": "prefix"}
     released = {"decoder": today["decoder"] | {"freeze": "last"}}
     assert config_hash(old) == config_hash(today) != config_hash(released)
+
+
+def test_a_rule_and_its_revision_are_one_and_keep_their_hash() -> None:
+    shared = {"steps": 8, "kind": "cap", "eta": 0.04}
+    rule, revise = ({"_target_": f"decoders.{name}", **shared} for name in ("ReMdmRule", "ReMdmRemask"))
+    joined = {"rule": {"_target_": "decoders.ReMdm", **shared}}
+    wide, narrow = {"_target_": "decoders.WideIn", "tau": 0.5}, {"_target_": "decoders.Wino", "keep": 0.8}
+    wino = {"rule": {"_target_": "decoders.Wino", "tau": 0.5, "keep": 0.8}}
+    for old, new in (({"rule": rule, "revise": revise}, joined), ({"rule": wide, "revise": narrow}, wino)):
+        assert public_paths({"decoder": old}) == {"decoder": new}
+        assert config_hash({"decoder": old}) == config_hash({"decoder": new})

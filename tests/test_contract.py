@@ -123,6 +123,8 @@ class Holding(CommitRule):
 class Slow(CommitRule):
     """A token every 40 steps."""
 
+    empty_steps = True
+
     def __call__(self, view, candidates, memory):
         return view.masked & (view.step % 40 == 39)[:, None] & (candidates.confidence > 2)
 
@@ -136,7 +138,7 @@ class Slow(CommitRule):
         (Decoder(Narrow()), "does not declare `widest`"),
         (Decoder(Learned()), "Learned holds weights and has no `identity`"),
         (Decoder(Holding(FixedK(1))), r"Holding holds a part that its parts\(\) does not name"),
-        (Decoder(Slow(), at_least_one=False), "does not declare its `steps`"),
+        (Decoder(Slow()), "does not declare its `steps`"),
         (Decoder(SharedState()), "the same seed|differently"),
         (Decoder(NeighbourDependent()), "differently alone and batched"),
         (Decoder(Syncing()), "waits for the device"),

@@ -4,7 +4,7 @@ import pytest
 from conftest import make_model
 
 import dllm
-from decoders import Decoder, FixedK, Never, WideIn, Wino, generate
+from decoders import Decoder, FixedK, Never, Wino, generate
 from dllm.guidance import Guided
 from parallelbench.tasks import builtin_tasks
 
@@ -54,7 +54,7 @@ def test_one_prompt_is_not_a_list_of_prompts(tiny: dllm.DiffusionLM) -> None:
 
 def test_guidance_offers_no_look_without_a_token(tiny: dllm.DiffusionLM) -> None:
     with pytest.raises(ValueError, match="this kind of model cannot do"):
-        generate(Guided(tiny, 1.0), ["hello"], decoder=Decoder(WideIn(), revise=Wino()))
+        generate(Guided(tiny, 1.0), ["hello"], decoder=Decoder(Wino()))
 
 
 @pytest.mark.parametrize("prompt", ["", [], [{"role": "user", "content": " "}]])

@@ -36,8 +36,7 @@ from decoders import (
     InBlocks,
     Klass,
     Learn2PD,
-    LoopRemask,
-    LoopRule,
+    LoopMdm,
     MaskGit,
     Never,
     Oracle,
@@ -46,8 +45,7 @@ from decoders import (
     PositionPrior,
     Prefix,
     Prophet,
-    ReMdmRemask,
-    ReMdmRule,
+    ReMdm,
     RunningConfidence,
     RunningMean,
     Schedule,
@@ -88,8 +86,8 @@ DECODERS = {
     "contention": Decoder(Contention(0.2), confidence="entropy"),
     "sampled": Decoder(Threshold(0.6), temperature=0.7),
     "credit": Decoder(Threshold(0.7), transforms=(Credit(),)),
-    "dream": Decoder(DreamSchedule(6), confidence="entropy", at_least_one=False),
-    "origin": Decoder(DreamOrigin(6), at_least_one=False),
+    "dream": Decoder(DreamSchedule(6), confidence="entropy"),
+    "origin": Decoder(DreamOrigin(6)),
     "dilated": Decoder(Dilated()),
     "llada2": Decoder(ThresholdOrSchedule(4, 0.6)),
     "dimple": Decoder(Dimple(0.6, 6), rescore=(OriginalProb(),)),
@@ -112,8 +110,8 @@ DECODERS = {
     "saber": Decoder(RunningMean(), revise=ConfidenceDrop(2.0)),
     "edit": Decoder(Threshold(0.6), revise=TokenEdit(0.5, 3)),
     "rcr": Decoder(FixedK("all"), revise=RunningConfidence(MaskGit(4, "linear"))),
-    "remdm": Decoder(ReMdmRule(6, eta=0.2), revise=ReMdmRemask(6, eta=0.2), at_least_one=False),
-    "remdm_loop": Decoder(LoopRule(4, 2, 1, 3), revise=LoopRemask(4, 2, 1, 3), at_least_one=False),
+    "remdm": Decoder(ReMdm(6, eta=0.2)),
+    "remdm_loop": Decoder(LoopMdm(4, 2, 1, 3)),
     "smoothing": Decoder(WarmThreshold(0.6), soft=Smoothing()),
     "smoothing_blocks": Decoder(WarmThreshold(0.6, block=4), soft=Smoothing()),
     "prophet_released": Decoder(AnswerGap((3.0, 2.0, 1.0), InBlocks(FixedK(1), 4))),
@@ -424,8 +422,8 @@ def test_many_steps_per_block_fit_the_default_budget(steps: int, gen_len: int, p
     """Also where the model's grid cuts the first window and the last."""
     model = make_model("block_causal")
     for decoder in (
-        Decoder(ReMdmRule(steps), revise=ReMdmRemask(steps), at_least_one=False),
-        Decoder(DreamSchedule(steps), at_least_one=False),
+        Decoder(ReMdm(steps)),
+        Decoder(DreamSchedule(steps)),
         Decoder(Threshold(0.6), revise=TokenEdit(0.0, 16)),
     ):
         parts = {"gen_len": [gen_len], "block_len": 4, "cache": BlockCache(), "stop": Never()}

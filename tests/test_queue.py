@@ -31,7 +31,7 @@ from parallelbench.run.resume import open_job
 from parallelbench.tasks import builtin_tasks
 
 GEN = [2 * BLOCK, BLOCK, BLOCK]
-WINO = Decoder(Threshold(0.5), revise=Wino(0.6))
+WINO = Decoder(Wino(0.5, 0.6))
 
 
 @pytest.fixture

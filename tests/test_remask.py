@@ -14,22 +14,20 @@ from decoders import (
     Decoder,
     FixedK,
     LeftRun,
-    LoopRemask,
-    LoopRule,
+    LoopMdm,
     MaskGit,
     Never,
-    ReMdmRemask,
-    ReMdmRule,
+    ReMdm,
     RunningConfidence,
     SelfDoubt,
     Slerp,
     Smoothing,
     Threshold,
     TokenEdit,
-    WideIn,
     Wino,
     decode,
 )
+from decoders.rules.remasking import NarrowOut
 from decoders.testing import HashModel
 from decoders.types import Shape, Update, View
 from dllm import DiffusionLM, ModelSpec
@@ -65,7 +63,7 @@ def decode_hash(decoder: Decoder, gen_len: int = 16, block_len: int = 16, **opti
     ],
 )
 def test_maskgit_schedules(masks: int, steps: int, mode: str, counts: list[int]) -> None:
-    row, seen = decode_hash(Decoder(MaskGit(steps, mode), at_least_one=False), masks, masks)
+    row, seen = decode_hash(Decoder(MaskGit(steps, mode)), masks, masks)
     assert [int(update.write.sum()) for _, update in seen] == counts
     assert row.nfe == len(counts) and row.stopped_by == "length"
 
@@ -83,18 +81,18 @@ def test_running_confidence_keeps_the_schedules_number_masked() -> None:
 
 def test_the_loop_adds_its_extra_steps_and_redoes_its_tokens() -> None:
     shared = {"steps": 8, "extra": 3, "redo": 2, "after": 6}
-    row, seen = decode_hash(Decoder(LoopRule(**shared), revise=LoopRemask(**shared), at_least_one=False))
+    row, seen = decode_hash(Decoder(LoopMdm(**shared)))
     assert row.nfe == 11 and row.stopped_by == "length"
     assert [int(view.masked.sum()) for view, _ in seen] == [16, 14, 12, 10, 8, 6, 6, 6, 6, 4, 2]
     at_end = {**shared, "after": 28}  # after the last scheduled step: the filled block is opened again
-    row, _ = decode_hash(Decoder(LoopRule(**at_end), revise=LoopRemask(**at_end), at_least_one=False))
+    row, _ = decode_hash(Decoder(LoopMdm(**at_end)))
     assert row.nfe == 11 and row.stopped_by == "length"
 
 
 @pytest.mark.parametrize("kind", ["cap", "rescale", "conf"])
 def test_remdm_makes_its_steps_and_keeps_the_marginals(kind: str) -> None:
     shared = {"steps": 10, "kind": kind, "eta": 0.3}
-    decoder = Decoder(ReMdmRule(**shared), revise=ReMdmRemask(**shared), at_least_one=False)
+    decoder = Decoder(ReMdm(**shared))
     left, taken_back = torch.zeros(10), 0
     for seed in range(60):
         row, seen = decode_hash(decoder, 32, 32, seed=seed)
@@ -108,7 +106,7 @@ def test_remdm_makes_its_steps_and_keeps_the_marginals(kind: str) -> None:
 
 def test_remdm_without_remasking_never_takes_back() -> None:
     shared = {"steps": 6, "eta": 0.0}
-    decoder = Decoder(ReMdmRule(**shared), revise=ReMdmRemask(**shared), at_least_one=False)
+    decoder = Decoder(ReMdm(**shared))
     _, seen = decode_hash(decoder)
     assert not any((update.write & ~view.masked).any() for view, update in seen)
 
@@ -142,7 +140,7 @@ def test_wino_takes_back_what_its_shadow_doubts_least_likely_first() -> None:
         write = torch.zeros_like(masked)
         write[0, 3 : 3 + new] = True
         memory = {"last": torch.tensor([last])}
-        update = Wino(0.9)(view, propose_all(view), write, memory)
+        update = NarrowOut(Wino(keep=0.9))(view, propose_all(view), write, memory)
         assert memory["last"].tolist() == [new]
         back = (update.write & (update.tokens == view.spec.mask_id))[0].nonzero()[:, 0].tolist()
         assert back == expected
@@ -152,7 +150,7 @@ def test_wide_in_has_a_limit() -> None:
     for masks, expected in ((30, 20), (20, 14), (6, 5), (3, 3)):
         logits = torch.tensor([9.0, 0.0]).expand(1, 30, 2)
         view = make_view(logits, torch.arange(30)[None] < masks)
-        assert Decoder(WideIn(0.6)).step(view, [{}]).write.sum() == expected
+        assert Wino(0.6)(view, propose_all(view), {}).sum() == expected
 
 
 def one_layer(mix: int) -> DiffusionLM:
@@ -209,7 +207,7 @@ def test_shadows_do_not_disturb_the_canvas(kind: str) -> None:
 
 
 def test_a_shadow_needs_an_unshifted_uncached_model(prompts) -> None:
-    options = {"gen_len": BLOCK, "block_len": BLOCK, "stop": Never(), "decoder": Decoder(WideIn(), revise=Wino())}
+    options = {"gen_len": BLOCK, "block_len": BLOCK, "stop": Never(), "decoder": Decoder(Wino())}
     with pytest.raises(ValueError, match="cache=none"):
         decode(make_model("full"), prompts, cache=WindowCache(0, 0), **options)
     with pytest.raises(ValueError, match="without token shift"):
@@ -334,14 +332,14 @@ def test_decided_positions_show_what_the_model_thought_of_them(prompts) -> None:
     ("build", "message"),
     [
         (lambda: ConfidenceDrop(0.5), "mu=0.5"),
-        (lambda: Wino(1.5), "keep=1.5"),
-        (lambda: WideIn(0.0), "tau=0.0"),
+        (lambda: Wino(keep=1.5), "keep=1.5"),
+        (lambda: Wino(0.0), "tau=0.0"),
         (lambda: TokenEdit(-0.1), "tau=-0.1"),
         (lambda: MaskGit(0), "steps=0"),
         (lambda: MaskGit(4, "sine"), "mode='sine'"),
-        (lambda: LoopRule(redo=0), "redo=0"),
-        (lambda: ReMdmRule(kind="cup"), "kind='cup'"),
-        (lambda: ReMdmRemask(eta=2.0), "eta=2.0"),
+        (lambda: LoopMdm(redo=0), "redo=0"),
+        (lambda: ReMdm(kind="cup"), "kind='cup'"),
+        (lambda: ReMdm(eta=2.0), "eta=2.0"),
         (lambda: Smoothing(-0.1), "start=-0.1"),
         (lambda: Slerp(1.5), "amount=1.5"),
     ],

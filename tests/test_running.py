@@ -19,15 +19,14 @@ from decoders import (
     FixedK,
     InDel,
     Klass,
-    LoopRemask,
-    LoopRule,
+    LoopMdm,
     MaskGit,
     Never,
     Oracle,
     Prefix,
-    ReMdmRemask,
-    ReMdmRule,
+    ReMdm,
     RunningConfidence,
+    RunningMean,
     RunningSet,
     SlowFast,
     Smoothing,
@@ -35,7 +34,6 @@ from decoders import (
     StrictEos,
     Threshold,
     TokenEdit,
-    WideIn,
     Wino,
     decode,
     decode_running,
@@ -74,9 +72,9 @@ REVISED = [
         BlockEos(),
     ),
     ("shifted_block_causal", NO_CACHE, Decoder(FixedK(2), revise=ConfidenceDrop(1.0)), StrictEos()),
-    ("context_causal", BlockCache(), Decoder(LoopRule(4, 2, 2, 3), revise=LoopRemask(4, 2, 2, 3)), StrictEos()),
+    ("context_causal", BlockCache(), Decoder(LoopMdm(4, 2, 2, 3)), StrictEos()),
     ("full", PREFIX, Decoder(FixedK("all"), revise=RunningConfidence(MaskGit(4, "linear"))), StrictEos()),
-    ("full", DUAL, Decoder(ReMdmRule(6, eta=0.2), revise=ReMdmRemask(6, eta=0.2), at_least_one=False), BlockEos()),
+    ("full", DUAL, Decoder(ReMdm(6, eta=0.2)), BlockEos()),
 ]
 
 
@@ -236,7 +234,7 @@ def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:
             RunningSet(**knob)
     for decoder in (
         Decoder(Threshold(), soft=Smoothing()),
-        Decoder(WideIn(), revise=Wino()),
+        Decoder(Wino()),
         Decoder(FixedK("all"), revise=SlowFast()),
     ):
         refused("takes one block at a time", decoder=decoder)
@@ -250,3 +248,30 @@ def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:
         make_generator(dllm.load("tiny-ar"), Running(RunningSet(), SURE), block_len=8, **parts)
     with pytest.raises(ValueError, match="block_length=null is one block"):
         make_generator(model, Running(RunningSet(), SURE), block_len=None, **parts)
+
+
+SETS = {"multi_bd": RunningSet(), "d2f": RunningSet(None, 0.1, 0.95), "d3llm": RunningSet(None, 0.1, None)}
+
+
+@pytest.mark.parametrize("running", SETS)
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        Decoder(Threshold(0.3)),
+        Decoder(Threshold(0.3), revise=TokenEdit(0.2, 4)),
+        Decoder(RunningMean(), revise=ConfidenceDrop()),
+        Decoder(ReMdm(6)),
+        Decoder(Prefix(0.4), revise=TokenEdit(0.0, 4, past_eos=False, remask=True)),
+        Decoder(FixedK("all"), revise=RunningConfidence(MaskGit(4, "linear"))),
+    ],
+    ids=["threshold", "edit", "saber", "remdm", "prefix_edit", "rcr"],
+)
+def test_sub_blocks_in_flight_end_with_their_block(decoder: Decoder, running: str) -> None:
+    """A block's EOS ends a row once all its sub-blocks are full, and then also before the row's front."""
+    model, prompts = make_model("block_causal"), [[7, 3, 9, 1, 4], [8, 2, 2, 6, 1, 5, 9, 3, 4, 4, 1], [5, 6, 7]]
+    parts = {"gen_len": 16, "block_len": 4, "decoder": decoder, "cache": BlockCache(), "stop": BlockEos(), "seed": 3}
+    model.spec = replace(model.spec, eos_ids=tuple(range(8)))
+    rows = decode_running(model, prompts, running=SETS[running], **parts)
+    assert rows[:1] == decode_running(model, prompts[:1], running=SETS[running], **parts)
+    assert all(row.stopped_by in ("eos", "length") for row in rows)
+    assert decode_running(model, prompts, running=RunningSet(1), **parts) == decode(model, prompts, **parts)

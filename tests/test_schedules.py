@@ -48,7 +48,7 @@ from dllm.guidance import Guided
     [(8, 8, [0, 1, 1, 1, 1, 1, 1, 2]), (32, 4, [7, 8, 8, 9]), (16, 1, [16]), (6, 3, [1, 2, 3])],
 )
 def test_dreams_schedule_rounds_down_and_ends_with_all(masks: int, steps: int, counts: list[int]) -> None:
-    row, seen = decode_hash(Decoder(DreamSchedule(steps), at_least_one=False), masks, masks)
+    row, seen = decode_hash(Decoder(DreamSchedule(steps)), masks, masks)
     assert [int(update.write.sum()) for _, update in seen] == counts
     assert row.nfe == steps and row.stopped_by == "length"
 
@@ -75,7 +75,7 @@ def test_tokens_per_step_are_as_many_steps_of_dreams_schedule(masks: int, per_st
 def test_origin_follows_the_times_in_the_mean_and_ends_in_time() -> None:
     left = torch.zeros(6)
     for seed in range(80):
-        row, seen = decode_hash(Decoder(DreamOrigin(6), at_least_one=False), 32, 32, seed=seed)
+        row, seen = decode_hash(Decoder(DreamOrigin(6)), 32, 32, seed=seed)
         assert row.nfe <= 6 and row.stopped_by == "length"
         left[: len(seen)] += torch.tensor([float(view.masked.sum()) for view, _ in seen])
     torch.testing.assert_close(left / 80 / 32, torch.linspace(1, 1e-3, 7)[:6], atol=0.03, rtol=0)
@@ -112,7 +112,7 @@ def test_dimple_has_the_authors_other_fallbacks() -> None:
     for step in (0, 3, 6):
         view = make_view(torch.zeros(64, 32, 4), step=step)
         assert (Decoder(Dimple(0.95, 8, fallback="one")).step(view, [{}]).write.sum(1) == 1).all()
-        share = Decoder(Dimple(0.95, 8, fallback="each"), at_least_one=False).step(view, [{}]).write.float().mean()
+        share = Decoder(Dimple(0.95, 8, fallback="each")).step(view, [{}]).write.float().mean()
         assert abs(share - (1 - times[step + 1])) < 4 * 0.5 / (64 * 32) ** 0.5
     calm = Decoder(Dimple(0.95, 8, above="confidence"), confidence="entropy")  # -H is never above
     assert calm.step(make_view(torch.tensor([9.0, 0, 0, 0]).expand(1, 32, 4), step=0), [{}]).write.sum() == int(

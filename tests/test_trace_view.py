@@ -17,7 +17,8 @@ from test_distributed import ended, torchrun
 from test_page import CHROMIUM, FLAGS, page_of
 
 from decoders import NO_CACHE, Decoder, FixedK, Never, StrictEos, TokenEdit, decode
-from decoders.remask import RunningConfidence, WideIn, Wino
+from decoders.remask import RunningConfidence
+from decoders.rules.remasking import Wino
 from decoders.rules.schedules import MaskGit
 from parallelbench.__main__ import main
 from parallelbench.records.record import read_run
@@ -79,7 +80,7 @@ def test_frames_follow_from_what_was_written(model, prompts, decoder: str) -> No
     stay masked show their candidate."""
     made = {
         "edit": Decoder(FixedK(3), revise=TokenEdit(0.1, post=4), temperature=1.0),
-        "wino": Decoder(WideIn(0.3), revise=Wino(0.9)),
+        "wino": Decoder(Wino(0.3, 0.9)),
         "rcr": Decoder(FixedK("all"), revise=RunningConfidence(MaskGit(8, "linear"))),
         "fixed": Decoder(FixedK(2)),
     }[decoder]

@@ -145,7 +145,7 @@ def test_shadow_columns_are_where_their_columns_are() -> None:
     torch.testing.assert_close(plain, model.full_logits(canvas, prompt_len, end)[:, -1:])
     torch.testing.assert_close(shadow, plain)
     prompts = [chat("what is ", colour("red"), "?"), chat(colour("blue", 84, 56)), "text"]
-    parts: Any = {"decoder": Decoder(FixedK(2), revise=Wino()), "gen_len": 8, "block_len": 4}
+    parts: Any = {"decoder": Decoder(Wino()), "gen_len": 8, "block_len": 4}
     together = generate(model, prompts, **parts)
     assert [row.token_ids for row in together] == [generate(model, [p], **parts)[0].token_ids for p in prompts]
 

@@ -1,11 +1,10 @@
 """Rules that look at a row's sorted confidences: how many of the surest positions are safe to commit together.
 
-Each sorts the masked positions by confidence, surest first, and commits the first n of them. Ties go to the left. Each
-docstring names the confidence that the rule expects.
+Each sorts the masked positions by confidence, surest first, and commits the first n of them. Ties go to the left.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -13,14 +12,14 @@ from torch import Tensor
 
 from conf.knobs import In, Positive, Weight
 from decoders.rules.ranking import surest_first, to_positions
-from decoders.types import Candidates, CommitRule, Memory, View
+from decoders.types import Candidates, CommitRule, Confidence, Memory, View
 
 
 @dataclass(frozen=True)
 class Factor(CommitRule):
     """Commits the longest prefix with (n + 1)(1 - c_n) < f throughout (Fast-dLLM, arXiv 2505.22618, section 3.3).
 
-    Under it, for f = 1, greedy parallel decoding equals greedy joint decoding. Confidence: prob.
+    Under it, for f = 1, greedy parallel decoding equals greedy joint decoding.
 
     released: as in the authors' code, equality passes, and the last sorted position goes too when it is the first to
         fail. The paper's rule allows neither.
@@ -28,6 +27,7 @@ class Factor(CommitRule):
 
     factor: Positive = 1.0
     released: bool = False
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob", "margin")
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -46,10 +46,11 @@ class Frechet(CommitRule):
 
     The n surest tokens have a joint probability of at least L_n = sum c_j - (n - 1). A competitor has at most U_n = 1 -
     c_n. The rule commits max {n : L_n - U_n > delta}. A larger n may pass where a smaller one fails. delta = 1 - f
-    contains `Factor(f)`. Confidence: prob.
+    contains `Factor(f)`.
     """
 
     delta: Annotated[float, In("[-1, 1]")] = 0.25
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -65,10 +66,10 @@ class EntropyBound(CommitRule):
     """EB-Sampler (arXiv 2505.24857): the largest n with (sum of entropies) - (largest entropy) <= gamma.
 
     The left side, in nats, bounds the mutual information that is ignored when the n tokens are committed together.
-    Confidence: entropy.
     """
 
     gamma: Weight = 0.1
+    scale: ClassVar[tuple[Confidence, ...]] = ("entropy",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         confidence, order, valid = surest_first(view, candidates)
@@ -78,12 +79,10 @@ class EntropyBound(CommitRule):
 
 @dataclass(frozen=True)
 class EntropyThreshold(CommitRule):
-    """Commits every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4).
-
-    Confidence: entropy.
-    """
+    """Commits every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4)."""
 
     theta: Weight = 0.5
+    scale: ClassVar[tuple[Confidence, ...]] = ("entropy",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         return candidates.confidence >= -self.theta

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool
@@ -10,9 +10,10 @@ from torch import Tensor
 
 from conf.knobs import Count, In, Weight
 from decoders.rules.ranking import take
-from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
+from decoders.types import Candidates, CommitRule, Confidence, Memory, Part, Shape, View
 
 Tau = Annotated[float, In("(0, 1e6]", "above 1: one token per step")]
+SHARES: tuple[Confidence, ...] = ("prob", "margin")  # what a threshold is compared with
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,18 @@ class FixedK(CommitRule):
     """
 
     k: Count | Literal["all"] = 1
+    fixed_number: ClassVar[bool] = True
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         if self.k == "all":
             return view.masked
         return take(view, candidates, torch.full_like(view.step, self.k))
+
+
+def check_takes_all(revise: Part, rule: CommitRule) -> None:
+    """Raises ValueError unless a rule leaves every choice to the revision."""
+    if rule != FixedK("all"):
+        raise ValueError(f"{type(revise).__name__} decides alone, and {rule} would be ignored; use FixedK('all')")
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,7 @@ class Threshold(CommitRule):
 
     tau: Tau = 0.9
     least: Count = 1
+    scale: ClassVar[tuple[Confidence, ...]] = SHARES
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         sure = candidates.confidence >= self.tau
@@ -64,6 +73,7 @@ class Prefix(CommitRule):
     """
 
     tau: Tau = 0.9
+    scale: ClassVar[tuple[Confidence, ...]] = SHARES
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         unsure = view.masked & (candidates.confidence < self.tau)
@@ -78,6 +88,7 @@ class LeftRun(CommitRule):
     there are none, the leftmost (DMax, arXiv 2604.08302). tau=0 commits all."""
 
     tau: Weight = 0.5
+    scale: ClassVar[tuple[Confidence, ...]] = SHARES
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         unsure = view.masked & (candidates.confidence < self.tau)

@@ -1,6 +1,7 @@
 """A rule of our own: positions committed together must not contend for the same token."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -8,12 +9,12 @@ from torch import Tensor
 
 from conf.knobs import Share, Weight
 from decoders.rules.ranking import surest_first, to_positions
-from decoders.types import Candidates, CommitRule, Memory, View
+from decoders.types import Candidates, CommitRule, Confidence, Memory, View
 
 
 @dataclass(frozen=True)
 class Contention(CommitRule):
-    """Commits the longest prefix whose earlier members keep little probability from any one token. Confidence: entropy.
+    """Commits the longest prefix whose earlier members keep little probability from any one token.
 
     Position i has candidate a_i with probability c_i. Sorted surest first, the rule commits the longest prefix n with
 
@@ -39,6 +40,7 @@ class Contention(CommitRule):
 
     beta: Weight = 0.1
     sure: Share = 0.99
+    scale: ClassVar[tuple[Confidence, ...]] = ("entropy",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         tokens = candidates.tokens

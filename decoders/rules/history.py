@@ -10,9 +10,9 @@ from torch import Tensor
 
 from conf.knobs import Count, In, Number, Positive, Weight
 from decoders.compose import or_surest, surest
-from decoders.rules.basic import FixedK
+from decoders.rules.basic import SHARES, FixedK
 from decoders.rules.blocks import InBlocks
-from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
+from decoders.types import Candidates, CommitRule, Confidence, Memory, Part, Shape, View
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Klass(CommitRule):
     """KLASS (arXiv 2511.05664): confidence >= tau, and KL(p_t || p_{t-1}) < kl in each of the last `history` steps.
 
     A window's first step has no predecessor and counts as unstable. Memory: the previous distribution, as large as the
-    logits. Confidence: prob.
+    logits.
 
     take: of such positions all, the surest ("max_conf") or the one that moved least ("min_kl").
     block: columns of the authors' blocks. The window is then the whole answer (block_length=null) and is filled block
@@ -33,6 +33,7 @@ class Klass(CommitRule):
     history: Count = 2
     block: Count | None = None
     take: Literal["all", "max_conf", "min_kl"] = "all"
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         numbers = {name: shape.zeros(dtype=torch.long) for name in ("block", "since")}
@@ -81,12 +82,13 @@ class DynamicThreshold(CommitRule):
         tau_i <- tau_i - fall * (1 - p2_i) + rise * (1 - cos(p_t, p_{t-1}))        from tau
 
     p2 is the second probability. The paper's weights are tuned per model; the defaults are ours. Memory: the previous
-    distribution, as large as the logits. Confidence: prob.
+    distribution, as large as the logits.
     """
 
     tau: Positive = 0.9
     fall: Weight = 0.02
     rise: Weight = 0.1
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         return {"prob": shape.zeros(shape.window, shape.vocab), "shift": shape.zeros(shape.window, dtype=torch.float64)}
@@ -111,13 +113,14 @@ class Horizon(CommitRule):
     Fast: a step commits all confidences > tau in the span, and at least its surest, until the span is full.
 
     The span goes up to the mean of the last two horizons. It begins once their variance is below 1, or after `patience`
-    steps. Behind it the rule is slow again. The order of phases is our reading. Confidence: prob.
+    steps. Behind it the rule is slow again. The order of phases is our reading.
     """
 
     tau: Positive = 0.85
     see: Annotated[float, In("[0, 1)")] = 0.1
     slow: Count = 1
     patience: Count = 8
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         return {name: shape.zeros() for name in ("horizon", "span", "waited")}
@@ -205,8 +208,10 @@ class AnswerGap(Prophet):
 class RunningMean(CommitRule):
     """Saber's adaptive acceleration (arXiv 2510.18165): confidences above the mean of those committed so far.
 
-    The first step of a block has no mean and commits the surest. Confidence: prob.
+    The first step of a block has no mean and commits the surest.
     """
+
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         return {name: shape.zeros(dtype=torch.float64) for name in ("sum", "number")}
@@ -233,6 +238,7 @@ class WarmThreshold(CommitRule):
     tau: Positive = 0.9
     rate: Weight = 0.02
     block: Count | None = None
+    scale: ClassVar[tuple[Confidence, ...]] = SHARES
 
     def init(self, shape: Shape) -> Memory:
         return {} if self.block is None else InBlocks(self, self.block).init_own(shape)

@@ -8,15 +8,16 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from conf.knobs import Number, Share, Weight
+from decoders.rules.basic import check_takes_all
 from decoders.rules.ranking import take
-from decoders.types import Candidates, Memory, Revise, Shape, Update, View
+from decoders.types import Candidates, CommitRule, Confidence, Memory, Revise, Shape, Update, View
 from dllm.spec import ModelSpec
 
 
 @dataclass(frozen=True)
 class InDel(Revise):
-    """LLaDA2.2's editing (github.com/inclusionAI/LLaDA2.X), with an edit budget: it decides alone, whatever the rule
-    commits. For models with DELETE and SPLIT tokens (`spec.delete_id`, `spec.split_id`).
+    """LLaDA2.2's editing (github.com/inclusionAI/LLaDA2.X), with an edit budget: it decides alone, and its rule is
+    `FixedK("all")`. For models with DELETE and SPLIT tokens (`spec.delete_id`, `spec.split_id`).
 
     While columns are left that were masked when the window was entered, the masks above tau take their token, or the
     surest of them: one more than there are masks that edits have made, so that the former grow fewer. After that all
@@ -46,6 +47,9 @@ class InDel(Revise):
                 "decoder=indel needs a model with DELETE and SPLIT tokens; give +model.spec.delete_id=ID "
                 "+model.spec.split_id=ID, or use decoder=edit"
             )
+
+    def check_partners(self, rule: CommitRule, revise: Revise | None, confidence: Confidence) -> None:
+        check_takes_all(self, rule)
 
     def init(self, shape: Shape) -> Memory:
         steps = shape.window + self.budget + 2

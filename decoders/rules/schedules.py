@@ -4,15 +4,16 @@ import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from conf.knobs import Count, In, Positive, Share
+from decoders.rules.basic import SHARES
 from decoders.rules.ranking import take
-from decoders.types import Candidates, CommitRule, Memory, Shape, View
+from decoders.types import ANY, Candidates, CommitRule, Confidence, Memory, Revise, Shape, View
 
 Epsilon = Annotated[float, In("[1e-6, 1)")]  # the last of a schedule's times
 
@@ -41,6 +42,7 @@ class Schedule(CommitRule):
     steps: Count = 16
     per: Literal["masks", "block"] = "masks"
     spread: Literal["first", "rounded"] = "first"
+    fixed_number: ClassVar[bool] = True
 
     def init(self, shape: Shape) -> Memory:
         return {"masks": shape.zeros(dtype=torch.long)}
@@ -66,11 +68,12 @@ class ThresholdOrSchedule(CommitRule):
     """LLaDA2.0 (arXiv 2512.15745): all confidences > tau if they are at least the schedule's number, else that number
     of the surest.
 
-    steps: as in `Schedule` of a whole block. A block takes at most that many forwards. Confidence: prob.
+    steps: as in `Schedule` of a whole block. A block takes at most that many forwards.
     """
 
     steps: Count = 32
     tau: Positive = 0.95
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
         return Schedule(self.steps).init(shape)
@@ -86,12 +89,11 @@ class MaskGit(CommitRule):
     """MaskGIT's schedule (arXiv 2202.04200): floor(m * g((i + 1) / steps)) of a block's m masks are left after step i.
 
     mode: g(r) is 1 - r (linear), cos(pi r / 2) (cosine) or 1 - r^2 (pow2; any exponent).
-
-    A step may commit nothing: use with at_least_one=False.
     """
 
     steps: Count = 16
     mode: str = "cosine"
+    empty_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,8 +127,8 @@ class DreamSchedule(CommitRule):
     """Dream's time schedule (arXiv 2508.15487): a step commits int(m * (1 - s / t)) of its m masks, the last step all.
 
     t and s are this and the next of steps + 1 times from 1 to eps. Confidence "prob" is Dream's maskgit_plus, "margin"
-    its topk_margin, "entropy" its entropy. Steps may be empty (the first of 8 for 8 tokens is): use with
-    at_least_one=False.
+    its topk_margin, "entropy" its entropy. Steps may be empty (the first of 8 for 8 tokens is). The decoder's
+    temperature is Dream's: it also tempers the confidences, and top-p and top-k follow it.
 
     per_step: in place of `steps`: as many as the window's masks / this, so that answers of several lengths have the
         same tokens per step on average (ParallelBench).
@@ -135,6 +137,10 @@ class DreamSchedule(CommitRule):
     steps: Count = 16
     eps: Epsilon = 1e-3
     per_step: Count | None = None
+    scale: ClassVar[tuple[Confidence, ...]] = ("entropy", *(kind for kind in ANY if kind != "entropy"))
+    empty_steps: ClassVar[bool] = True
+    fixed_number: ClassVar[bool] = True
+    tempered: ClassVar[bool] = True
 
     def init(self, shape: Shape) -> Memory:
         return {} if self.per_step is None else {"masks": shape.zeros(dtype=torch.long)}
@@ -167,10 +173,14 @@ def _shares(most: int, eps: float) -> Tensor:
 @dataclass(frozen=True)
 class DreamOrigin(CommitRule):
     """Dream's "origin": each mask is filled by itself with probability 1 - s / t, and the last step fills all. Times
-    are as in `DreamSchedule`."""
+    and temperature are as in `DreamSchedule`. No confidence is read."""
 
     steps: Count = 16
     eps: Epsilon = 1e-3
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
+    empty_steps: ClassVar[bool] = True
+    fixed_number: ClassVar[bool] = True
+    tempered: ClassVar[bool] = True
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         share = DreamSchedule(self.steps, self.eps).share(view)[:, None]
@@ -199,6 +209,8 @@ class Dimple(CommitRule):
     eps: Epsilon = 1e-3
     above: Literal["prob", "confidence"] = "prob"
     fallback: Literal["number", "one", "each"] = "number"
+    empty_steps: ClassVar[bool] = True
+    tempered: ClassVar[bool] = True
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         prob = view.logits.prob(candidates.tokens) if self.above == "prob" else candidates.confidence
@@ -242,6 +254,10 @@ class Dilated(CommitRule):
     by: Literal["position", "confidence"] = "position"
     keep: Share = 0.0
 
+    def check_partners(self, rule: CommitRule, revise: Revise | None, confidence: Confidence) -> None:
+        if self.keep and confidence not in SHARES:
+            raise ValueError(f"keep={self.keep} of Dilated is of prob or margin, not of {confidence}; use prob")
+
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         width = view.masked.shape[1]
         levels = _binary(width) if self.order == "binary" else _dilated(width, self.base, self.skip)
@@ -251,7 +267,8 @@ class Dilated(CommitRule):
             taken = view.masked & (level == step)
         else:
             taken = take(view, candidates, (level == step).sum(1))
-        return torch.where(step == last, view.masked, taken & (candidates.confidence >= self.keep))
+        sure = candidates.confidence >= self.keep if self.keep else view.masked  # entropy is below 0
+        return torch.where(step == last, view.masked, taken & sure)
 
 
 @lru_cache(maxsize=64)

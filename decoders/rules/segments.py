@@ -1,13 +1,14 @@
 """Hierarchical decoding: each run of masks is split, so that later steps have context on both sides."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from conf.knobs import Weight
-from decoders.types import Candidates, CommitRule, Memory, View
+from decoders.types import Candidates, CommitRule, Confidence, Memory, View
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,12 @@ class Hierarchical(CommitRule):
     """Commits every position above `high`, and the surest of each run of masks if it is above `low` (dInfer, arXiv
     2510.08666).
 
-    Both comparisons are strict, as in the authors' code. high > 1 commits only the surest of each run. Confidence:
-    prob.
+    Both comparisons are strict, as in the authors' code. high > 1 commits only the surest of each run.
     """
 
     high: Weight = 0.92
     low: Weight = 0.62
+    scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -145,7 +145,8 @@ class Flight:
         front, places = state.start, torch.arange(self.num_lanes, device=self.end.device)
         blocks = front[:, None] + places * state.window
         state.advance_(torch.where(self.held, blocks, state.limit).amin(1))
-        source = places + ((state.start - front) // state.window)[:, None]
+        moved = (state.start - front).clamp(min=0)  # an EOS of an earlier sub-block may end a row before its front
+        source = places + (moved // state.window)[:, None]
         inside, source = source < self.num_lanes, source.clamp(max=self.num_lanes - 1)
         self.steps = ((self.steps + 1) * open_lanes).gather(1, source) * inside
         self.held = self.held.gather(1, source) & inside

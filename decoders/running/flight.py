@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from conf.knobs import check
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.loop import ONE_TOKEN, DecodedRow, OnStep, begin, check_parts, decode, results
@@ -23,7 +24,7 @@ from decoders.stop import StopRule, check_is_stop_rule
 from decoders.types import Memory, Shape, Update, View
 from dllm.cache import BlockCache, CacheStrategy, SubBlockCache, WindowCache
 from dllm.plan import Progress, pack
-from dllm.protocols import Denoiser
+from dllm.protocols import Denoiser, usable
 
 Piece = tuple[Int[Tensor, " N"], Float[Tensor, "N V"]]
 
@@ -53,10 +54,13 @@ def decode_running(
     A row's tokens, NFE and queried columns do not depend on the other rows. Raises ValueError for decoders, caches and
     stop rules that look at one window alone (`check_running`), and as `decode` does.
     """
+    check(decode_running, running=running, on_step=on_step)
     check_is_decoder(decoder)
     check_is_stop_rule(stop)
     check_running(model, decoder, cache, stop)
-    state, wanted = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
+    state, wanted = begin(
+        model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, usable(device, model)
+    )
     if decoder.needs_reference:
         parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "device": device}
         one = decode(model, prompts, templates=wanted, decoder=ONE_TOKEN, max_steps=max_steps, **parts)

@@ -24,17 +24,16 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import check
+from conf.knobs import Count, check
 from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.loop import DecodedRow, Drafted, OnStep, begin, check_parts, results
-from decoders.propose import propose
 from decoders.rules.basic import FixedK, Threshold
 from decoders.stop import StopRule
 from decoders.types import Candidates, Shape, Update, View
 from decoders.verified.branches import Branches, Expected, check_shared
 from dllm.cache import CacheStrategy
-from dllm.protocols import Denoiser
+from dllm.protocols import Denoiser, usable
 
 Match = Literal["exact", "subset"]
 PlanBy = Literal["all", "reached"]
@@ -45,7 +44,7 @@ def decode_ahead(
     model: Denoiser,
     prompts: Sequence[Sequence[int]],
     *,
-    states: int,
+    states: Count,
     match: Match = "exact",
     plan_by: PlanBy = "all",
     gen_len: int | Sequence[int] | None = None,
@@ -61,7 +60,8 @@ def decode_ahead(
 ) -> list[DecodedRow]:
     """What `decode` gives with the same arguments, token for token, in fewer forwards.
 
-    states: of a row in one forward, at least 1; all of their columns count as queried.
+    states: of a row in one forward, at least 1 and at most one for each column of a block; all of their columns count
+        as queried.
     match: when a state counts as reached. "exact" as said; "subset" takes fewer forwards with a threshold, for another
         text.
     plan_by: whose rankings make the next plan. "all" states of a forward, which takes fewer forwards; or "reached", the
@@ -71,10 +71,10 @@ def decode_ahead(
     Raises ValueError for other decoders, for caches whose columns depend on the steps before, for stop rules that look
     at predictions, and as `decode` does.
     """
-    check(decode_ahead, match=match, plan_by=plan_by)
+    check(decode_ahead, states=states, match=match, plan_by=plan_by, on_step=on_step)
     check_ahead(model, decoder, cache, stop, states)
-    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
-    batch, device = len(prompts), state.canvas.device
+    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, usable(device, model))
+    batch, device, states = len(prompts), state.canvas.device, min(states, block_len)  # others would never be reached
     first = torch.arange(batch, device=device) * states  # the row of each row's state 0
     filled = [[k < s for k in range(states - 1)] for s in range(states)]
     branches = Branches(model, cache, state, filled, on_step is not None)
@@ -82,7 +82,7 @@ def decode_ahead(
     plan = Expected.nothing(state, states - 1)
 
     while (view := branches.forward(state, plan)) is not None:
-        candidates = propose(view, view.logits, 0.0, decoder.confidence)
+        candidates = decoder.propose(view, view.logits)
         memory = decoder.init(Shape(len(view.step), block_len, view.logits.shape[2], device))  # the rules have none
         chosen = decoder.step(view, memory).write
         leads, rank = _leads(plan, candidates, chosen, states, match)

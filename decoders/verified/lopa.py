@@ -16,12 +16,11 @@ from conf.knobs import Count, check
 from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.loop import DecodedRow, OnStep, begin, check_parts, results
-from decoders.propose import propose
 from decoders.stop import StopRule
 from decoders.types import Shape, Update
 from decoders.verified.branches import Branches, Expected, check_shared
 from dllm.cache import CacheStrategy
-from dllm.protocols import Denoiser
+from dllm.protocols import Denoiser, usable
 
 
 @torch.inference_mode()
@@ -47,9 +46,10 @@ def decode_lookahead(
     ValueError for other decoders, for caches whose columns depend on the steps before, for stop rules that look at
     predictions, and as `decode` does.
     """
-    check(decode_lookahead, branches=branches)
+    check(decode_lookahead, branches=branches, on_step=on_step)
     check_lookahead(model, decoder, cache, stop, branches)
-    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
+    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, usable(device, model))
+    branches = min(branches, block_len)  # one for each column that is left
     states, device = branches + 1, state.canvas.device
     filled = [[k == s - 1 for k in range(branches)] for s in range(states)]
     forwards = Branches(model, cache, state, filled, on_step is not None or decoder.needs_decided)
@@ -75,7 +75,7 @@ def decode_lookahead(
         state.apply_(before.tokens, before.live, combined)
         state.cut_(stop(state))
         left = state.pending.gather(1, state.columns)  # before the live end
-        plan = Expected.of(propose(after, logits, decoder.temperature, decoder.confidence), left, branches, 0)
+        plan = Expected.of(decoder.propose(after, logits), left, branches, 0)
         state.advance_()
         plan = plan.only((state.step > 0) & ~state.done)
         if on_step is not None:
@@ -93,7 +93,7 @@ def check_lookahead(model: Denoiser, decoder: Decoder, cache: CacheStrategy, sto
         confidence=decoder.confidence,
         at_least_one=decoder.at_least_one,
     )
-    if decoder != alone or decoder.needs_shadow or decoder.needs_reference:
+    if decoder != alone or decoder.revise is not None or decoder.needs_shadow or decoder.needs_reference:
         raise ValueError(
             "lookahead takes a rule, its confidence and its temperature; leave the decoder's other parts out"
         )

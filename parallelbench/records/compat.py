@@ -41,6 +41,11 @@ ADDED = {  # settings that came later, and what runs without them did
     "decoders.Threshold": {"least": 1},
     "decoders.WarmThreshold": {"block": None},
 }
+PAIRS = {  # rules that have a revision of their own, and how configs held both before: class and settings of each
+    "decoders.LoopMdm": (("decoders.LoopRule", None), ("decoders.LoopRemask", None)),
+    "decoders.ReMdm": (("decoders.ReMdmRule", None), ("decoders.ReMdmRemask", None)),
+    "decoders.Wino": (("decoders.WideIn", "tau"), ("decoders.Wino", "keep")),
+}
 FIRST = {public: first for first, public in reversed(MOVED.items())}
 
 _FIXED_NUMBER = tuple(f"decoders.{rule}" for rule in ("FixedK", "Schedule", "DreamSchedule", "DreamOrigin"))
@@ -49,13 +54,13 @@ _GENERATIONS = {"parallelbench.OfficialSuite": "v1", "parallelbench.OfficialV2Su
 
 def public_paths(config: Any) -> Any:
     """A config, or a part of one, with its classes by their public paths."""
-    return _with_targets(config, lambda path: MOVED.get(path, path))
+    return _with_targets(_with_pairs(config, True), lambda path: MOVED.get(path, path))
 
 
 def first_paths(config: Any) -> Any:
     """A config with its classes by the paths that they had first, without what was added since: what a run's hash is
     taken of."""
-    return _with_targets(_with_added(config, False), lambda path: FIRST.get(path, path))
+    return _with_targets(_with_added(_with_pairs(config, False), False), lambda path: FIRST.get(path, path))
 
 
 def as_written_today(config: Any) -> Any:
@@ -89,6 +94,24 @@ def _with_added(config: Any, stated: bool) -> Any:
             return {**config, **{key: value for key, value in added.items() if key not in config}}
         return {key: value for key, value in config.items() if key not in added or added[key] != value}
     return [_with_added(value, stated) for value in config] if isinstance(config, list | tuple) else config
+
+
+def _with_pairs(config: Any, joined: bool) -> Any:
+    """A config with the rules of `PAIRS`, or with a rule and a revision in their place."""
+    if isinstance(config, list | tuple):
+        return [_with_pairs(value, joined) for value in config]
+    if not isinstance(config, Mapping):
+        return config
+    config = {key: _with_pairs(value, joined) for key, value in config.items()}
+    rule, revise = (part if isinstance(part := config.get(name), Mapping) else {} for name in ("rule", "revise"))
+    for public, paths in PAIRS.items():
+        if joined and (rule.get("_target_"), revise.get("_target_")) == tuple(path for path, _ in paths):
+            del config["revise"]
+            return config | {"rule": {**revise, **rule, "_target_": public}}
+        if not joined and rule.get("_target_") == public and not revise:
+            parts = [{k: v for k, v in rule.items() if only in (None, k)} | {"_target_": path} for path, only in paths]
+            return config | dict(zip(("rule", "revise"), parts, strict=True))
+    return config
 
 
 def _with_targets(config: Any, renamed: Callable[[str], str]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from conf.knobs import Count, Knobs, check_blocks
-from decoders import Decoder, DreamOrigin, DreamSchedule, FixedK, Generation, Schedule, StopRule
+from decoders import Decoder, FixedK, Generation, StopRule
 from decoders.compose import check_is_decoder
 from decoders.generate import Template, describe, encode, encode_template
 from decoders.loop import DecodedRow, check_parts, decode_queue
@@ -182,8 +182,8 @@ class DiffusionGenerator(Knobs):
         decoder, in_queue = self.decoder, self.loop is decode_queue
         is_plain = not (decoder.transforms or decoder.rescore or decoder.revise or decoder.soft or decoder.temperature)
         one_by_one = decoder.rule == FixedK(1) and decoder.confidence == "prob"
-        fixed_number = type(decoder.rule) in (FixedK, Schedule, DreamSchedule, DreamOrigin)
-        facts = {"is_baseline": in_queue and is_plain and one_by_one, "fixed_number": in_queue and fixed_number}
+        fixed_number = in_queue and decoder.rule.fixed_number
+        facts = {"is_baseline": in_queue and is_plain and one_by_one, "fixed_number": fixed_number}
         return {**describe_model(self.model), **facts, "is_ceiling": decoder.needs_reference}
 
     def fingerprint(self) -> str:

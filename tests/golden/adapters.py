@@ -32,8 +32,7 @@ from decoders import (
     Hierarchical,
     Klass,
     Learn2PD,
-    LoopRemask,
-    LoopRule,
+    LoopMdm,
     MaskGit,
     Never,
     PositionPrior,
@@ -43,7 +42,6 @@ from decoders import (
     StopRule,
     StrictEos,
     Threshold,
-    WideIn,
     Wino,
 )
 from decoders.rules.ranking import take
@@ -333,23 +331,23 @@ def _decoder(folder: Path, group: str, p: dict) -> Decoder:
     if group in ("dllm_dream_plain", "fastdllm_dream_plain"):
         if p["alg"] == "confidence_threshold":
             return Decoder(DelayingThreshold(p["threshold"], p["gen_length"] // steps))
-        return Decoder(DreamSchedule(steps), confidence=order, at_least_one=False)
+        return Decoder(DreamSchedule(steps), confidence=order)
     if group == "fastdllm_dream_block":
         if p["alg"] == "confidence_threshold":
             return Decoder(FirstAlone(Threshold(p["threshold"])))
         rule = FirstAlone(DreamSchedule(per_block))  # any other order is silently entropy
-        return Decoder(rule, confidence="entropy", at_least_one=False)
+        return Decoder(rule, confidence="entropy")
     if group == "parallelbench_dream" and steps and tau is None and p.get("factor") is None:
-        return Decoder(DreamSchedule(per_block), confidence=order, at_least_one=False)
+        return Decoder(DreamSchedule(per_block), confidence=order)
     if group == "parallelbench_rcr":
         schedule = MaskGit(per_block, p["mode"])
         if not p["overtime_conf"]:
-            return Decoder(schedule, at_least_one=False)
+            return Decoder(schedule)
         return Decoder(FixedK("all"), revise=RunningConfidence(schedule))
     if group == "parallelbench_remdm":
         after = max(min(int(block * 7 / 8), block - 1), 1)
         shared = {"steps": per_block, "extra": p["remdm_steps"], "redo": p["remdm_number"], "after": after}
-        return Decoder(LoopRule(**shared), revise=LoopRemask(**shared), at_least_one=False)
+        return Decoder(LoopMdm(**shared))
     if group == "learn2pd":
         filter = str(folder / "models" / "filter_standin")  # weights as recorded
         rule = Schedule(per_block) if p["_fn"] == "eot" else Learn2PD(p["_accept_thres"], filter, per_block)
@@ -415,7 +413,7 @@ def _slowfast(folder: Path, p: dict) -> Decoder:
 
 
 def _wino(folder: Path, p: dict) -> Decoder:
-    return Decoder(WideIn(p["threshold"]), revise=Wino(p["threshold_back"]))
+    return Decoder(Wino(p["threshold"], p["threshold_back"]))
 
 
 def _fast_dllm_v2(folder: Path, p: dict) -> Decoder:
@@ -433,7 +431,7 @@ def _dimple(folder: Path, p: dict) -> Decoder:
     order, alone = orders[p["alg"]], p["alg"] == "autoregressive"
     if p["decoding_pipeline"] == "dream":
         rule = FixedK(1) if alone else DreamSchedule(p["steps"])
-        return Decoder(rule, confidence=order, at_least_one=alone)
+        return Decoder(rule, confidence=order)
     above = "confidence" if order in ("margin", "entropy") else "prob"
     never = 2.0  # above every probability
     rule = Dimple(p.get("alg_p_threshold") or never, p["steps"], above=above, fallback="one" if alone else "number")
