@@ -1,7 +1,7 @@
 """How often each printed 95 % interval holds the truth, as the table of docs/intervals.md.
 
 `python scripts/interval_coverage.py [REPETITIONS [KIND ...]]`; the kinds are scores, forwards, seconds, differences,
-ratios, curves and ranks, all if none is named.
+ratios, wordings, curves and ranks, all if none is named.
 
 Every setting draws data whose truth is known, as often as asked, and makes the intervals as the reports do.
 """
@@ -24,7 +24,7 @@ from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import Means, Paired, marks, means
 from parallelbench.stats.resampling import interval, lead, resampled
 from parallelbench.stats.speed_at_quality import speed_at, speed_value
-from parallelbench.stats.sweeps import area, aups, oracle, pbx
+from parallelbench.stats.sweeps import aups, oracle, pbx
 
 COLUMNS = 32  # of an answer
 POPULATION = 200_000  # samples by which a truth is known where no formula says it
@@ -270,7 +270,30 @@ def _ratios() -> Iterator[Setting]:
             yield Setting(data, size, draw, {"NFE B/A": b / a, "TPF B/A": a / b}, times=5)
 
 
-# ---- Curves: PBx, AUP, area, speed at quality, oracle, leaderboard
+def _wordings() -> Iterator[Setting]:
+    """Two runs that were asked each question in four wordings. The design effect says how many times the variance of
+    a mean is what it would be for as many questions."""
+    for effect in (1, 2, 4):
+        alike = {1: 0.0, 2: 0.5, 4: 1.0}[effect]  # of the normal number behind an answer
+        for questions in (20, 50, 200):
+
+            def draw(rng: np.random.Generator, alike: float = alike, n: int = questions) -> dict[str, Value]:
+                hard = np.repeat(rng.normal(size=(2, n)), 4, 1)
+                own = np.sqrt(alike) * hard + np.sqrt(1 - alike) * rng.normal(size=hard.shape)
+                nfe = np.maximum(1, np.minimum(COLUMNS, (8 + 2 * own + [[0], [2]]).round()))
+                tokens = np.tile(_tokens(rng, 4 * n), (2, 1))
+                score = 100.0 * (own < [[1.28], [0.84]])
+                canvas, asked = np.full(nfe.shape, 1.0 * COLUMNS), np.repeat(np.arange(n), 4)
+                row = compare(Paired(np.full(4 * n, "t"), score, nfe, tokens, canvas, asked))[ALL]
+                return {"B - A": row.difference, "NFE B/A": row.nfe_ratio}
+
+            many = 2 * np.random.default_rng(0).normal(size=POPULATION)
+            a, b = (np.clip((mean + many).round(), 1, COLUMNS).mean() for mean in (8, 10))
+            truths = {"B - A": 100 * float(ndtr(0.84) - ndtr(1.28)), "NFE B/A": float(b / a)}
+            yield Setting(f"four wordings, design effect {effect}", str(questions), draw, truths)
+
+
+# ---- Curves: PBx, AUP, speed at quality, oracle, leaderboard
 
 
 def _sweep(rng: np.random.Generator, n: int, share: float) -> Paired:
@@ -305,7 +328,6 @@ def _reached(sweep: Means, n: int) -> dict[str, np.ndarray]:
         "PB75 TPS": np.array([pbx(tps, score, 75) for score, _, tps, _ in rows]),
         "PB70 TPF, known at points": np.array([pbx(tpf, score, 70, discrete=True) for score, tpf, _, _ in rows]),
         "AUP": aups(sweep.tpf[:, 4:], sweep.score[:, 4:], sweep.score.max(1), n),
-        "area": np.array([area(tpf, score) for score, tpf, _, _ in rows]),
     }
 
 
@@ -394,6 +416,7 @@ KINDS = {
     "seconds": _seconds,
     "differences": _differences,
     "ratios": _ratios,
+    "wordings": _wordings,
     "curves": _curves,
     "ranks": _ranks,
 }

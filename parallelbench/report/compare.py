@@ -22,7 +22,8 @@ LEGEND = (
     "B - A: difference in points; NFE, TPF: B's over A's; 95 % intervals of paired samples within their tasks, which "
     "allow for losses, gains and slow samples of either run that are too rare to have shown. p: two-sided paired "
     "permutation test of equal scores (signs of the differences flipped), of each task alone, not corrected for the "
-    "number of tasks. better, worse: samples on which B scores more, less."
+    "number of tasks. better, worse: samples on which B scores more, less. "
+    "A question in several wordings is one observation in intervals and p."
 )
 RANKS = (
     "Decoders with the same knobs in both folders, over the tasks and samples that both have; other caches, stops and "
@@ -68,20 +69,21 @@ def compare(paired: Paired) -> dict[str, Comparison]:
     rows = {}
     for task, of in paired.by_task():
         part = paired.part(of)
-        change, slow = part.score[1] - part.score[0], part.slow()
-        columns = np.stack([part.nfe[1], part.nfe[0], part.tokens[0], part.tokens[1]])
+        moved, slow, asked = part.score[1] - part.score[0], part.slow(), part.questions
+        change, most = asked.mean(moved), asked.weights.max()
+        columns = asked.mean(np.stack([part.nfe[1], part.nfe[0], part.tokens[0], part.tokens[1]])) * asked.weights
         means = columns.mean(1)
-        slower = np.array([[slow[1], *means[1:]], [means[0], slow[0], *means[2:]]])  # a slow sample of B, of A
+        slower = most * np.array([[slow[1], *means[1:]], [means[0], slow[0], *means[2:]]])  # a slow sample of B, of A
         rows[task] = Comparison(
-            len(change),
+            len(moved),
             float(part.score[0].mean()),
             float(part.score[1].mean()),
-            bounded(change, -100, 100, part.tasks),
-            sign_flip_p(change),
-            int((change > 0).sum()),
-            int((change < 0).sum()),
-            product(columns[:2], (1, -1), part.tasks, slower[:, :2]),
-            product(columns, (-1, 1, -1, 1), part.tasks, slower),
+            bounded(change, -100, 100, asked.strata, asked.weights),
+            sign_flip_p(change * asked.weights),
+            int((moved > 0).sum()),
+            int((moved < 0).sum()),
+            product(columns[:2], (1, -1), asked.strata, slower[:, :2]),
+            product(columns, (-1, 1, -1, 1), asked.strata, slower),
         )
     return rows
 

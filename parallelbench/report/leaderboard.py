@@ -25,7 +25,7 @@ from parallelbench.stats.sweeps import LEGEND, LEVELS, score_sweeps
 
 LEVEL = QUALITY[0]
 SPEED = f"TPF at {100 * LEVEL:g} % of the best"
-NUMBERS = (SPEED, *(f"PB{x}" for x in LEVELS), "AUP", "area", "score %")
+NUMBERS = (SPEED, *(f"PB{x}" for x in LEVELS), "AUP", "score %")
 HEADS = ("rank", "model", "decoder", *NUMBERS, "runs", "n", "device", "commit")
 NOTE = f"Ranked by {SPEED} score in the table, then by PB80. PBx counts TPS, as published. {LEGEND}"
 
@@ -96,7 +96,7 @@ def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
         best = max(at, key=lambda i: resampled.score[0, i])
         levels = LEVEL * resampled.score.max(1)  # of the best score of the table, in each resample
         speed = speed_value(speeds_at(resampled.tpf[:, at], resampled.score[:, at], levels), n)
-        values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup, "area": sweep.area}
+        values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup}
         values |= {"score %": scores[best]} | ({SPEED: speed} if speed else {})
         of = [runs[i] for i in at]
         devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in of})

@@ -79,10 +79,11 @@ def speeds(curves: Mapping[str, Sequence[Run]], reference: str) -> dict[str, dic
     paired = side_by_side(all_runs)
     ranked = [i for i, run in enumerate(all_runs) if not run.facts.is_ceiling] or list(range(len(all_runs)))
     names, n = [name for name, runs in curves.items() for _ in runs], len(paired.tasks)
-    columns = np.stack([paired.score, paired.tokens, paired.nfe])
+    asked = paired.questions
+    columns = asked.mean(np.stack([paired.score, paired.tokens, paired.nfe]))
     worst, best = columns.mean(2), columns.mean(2)
     worst[0], worst[2], best[0] = paired.score.min(1).clip(max=0), paired.slow(), paired.score.max(1).clip(min=100)
-    score, tokens, nfe = resampled(columns, paired.tasks, worst, best)
+    score, tokens, nfe = resampled(columns, asked.strata, worst, best, asked.weights)
     tpf, top = tokens / nfe, score[:, ranked].max(1)
 
     reached = {

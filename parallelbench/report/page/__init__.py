@@ -18,6 +18,7 @@ import numpy as np
 import vl_convert
 
 from parallelbench.records.files import replace_file
+from parallelbench.records.questions import numbered
 from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.drawing.style import KNOWN, look
@@ -28,7 +29,7 @@ from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, quantiles
 from parallelbench.stats.metrics import ALL, METRICS, Metrics
-from parallelbench.stats.paired import means, pair
+from parallelbench.stats.paired import means, observed, pair
 from parallelbench.stats.speed_at_quality import EqualQuality
 from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
 from parallelbench.stats.sweeps import LEVELS, score_sweeps
@@ -117,13 +118,13 @@ def page_data(
             for i, (name, curve, run) in enumerate(zip(names, curves, runs, strict=True))
         ],
         "sets": [
-            {"tasks": [tasks.index(task) for task, *_ in key], "student": _student(key), "questions": asked}
-            for key, asked in zip(sets, questions, strict=True)
+            {"tasks": [tasks.index(task) for task, *_ in key], **_observed(_in_order(runs[i])), "questions": asked}
+            for key, (i, *_), asked in zip(sets, sets.values(), questions, strict=True)
         ],
         "sweeps": [row for members in sets.values() for row in _sweeps([(runs[i], curves[i], i) for i in members])],
         "equal": _opening(equal, runs, names, curves),
         "wordings": wordings and _rewording(wordings),
-        "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0], ["area", 0]],
+        "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0]],
         "metrics": [
             [name, metric.heading, metric.about, metric.digits, metric.scale, metric.unit, metric.intervals[1]]
             for name, metric in METRICS.items()
@@ -212,10 +213,13 @@ def _samples(run: Run) -> dict[str, list[float | None]]:
     }
 
 
-def _student(key: Sequence[Sequence[str]]) -> list[list[float]]:
-    """The quantiles of each task's intervals, as it comes first, and of all samples' together."""
-    of = np.array([task for task, *_ in key])
-    return [quantiles(part) for part in (*(of[of == task] for task in dict.fromkeys(of.tolist())), of)]
+def _observed(records: Sequence[Record]) -> dict[str, object]:
+    """A number for each sample that the wordings of its question share, nothing where none has several, and the
+    quantiles of each task's intervals, as it comes first, and of all samples' together."""
+    of, numbers = np.array([record.task for record in records]), numbered(records)
+    student = [quantiles(of[of == task]) for task in dict.fromkeys(of.tolist())]
+    asked = numbers if len(set(numbers)) < len(numbers) else None
+    return {"asked": asked, "student": [*student, quantiles(observed(of, np.array(numbers)).strata)]}
 
 
 def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:
@@ -232,7 +236,6 @@ def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:
             "values": [
                 *(_numbers(levels[x]) for levels in (sweep.tpf, sweep.tps) for x in LEVELS),
                 _numbers(sweep.aup),
-                _numbers(sweep.area),
             ],
         }
         for curve, sweep in sweeps.items()

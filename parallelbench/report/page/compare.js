@@ -1,29 +1,32 @@
 "use strict";
 // Two runs sample by sample, as `analyze compare` has it.
 (() => {
-  const { bounded, product, signFlipP } = window.algorithms;
+  const { bounded, observed, product, signFlipP } = window.algorithms;
   const { $, data, ALL, make, unique, fixed, percent, limits, withInterval, breakable, json, fill } = window.report;
   const { runs, sets } = data;
 
   async function compare(a, b) {
-    const { tasks, student } = sets[a.set];
+    const { tasks, asked, student } = sets[a.set];
     const [A, B] = await Promise.all([a.samples, b.samples].map(json));
     const names = unique(tasks), mean = (values) => values.reduce((x, y) => x + y, 0) / values.length;
     return [...names, -1].map((task, place) => {
       const of = (values) => (task < 0 ? values : values.filter((_, i) => tasks[i] === task));
-      const strata = of(tasks), t = student[place], change = of(A.score).map((score, i) => 100 * (of(B.score)[i] - score));
-      const columns = [B.nfe, A.nfe, A.tokens, B.tokens].map(of), means = columns.map(mean);
+      const t = student[place], moved = of(A.score.map((score, i) => 100 * (B.score[i] - score)));
+      const one = observed(of(tasks).map((i) => data.tasks[i].split("@")[0]), asked && of(asked));
+      const { strata, weights } = one, change = one.mean(moved), most = Math.max(...weights), weigh = (values) => values.map((x, i) => x * weights[i]);
+      const columns = [B.nfe, A.nfe, A.tokens, B.tokens].map((values) => weigh(one.mean(of(values)))), means = columns.map(mean);
       const slow = ({ nfe, columns: wide }) => { // where all took equally many there are no slower ones
-        const most = Math.max(...of(nfe));
-        return Math.min(...of(nfe)) < most ? Math.max(most, ...of(wide)) : most;
+        const longest = Math.max(...of(nfe));
+        return Math.min(...of(nfe)) < longest ? Math.max(longest, ...of(wide)) : longest;
       };
-      const slower = [[slow(B), ...means.slice(1)], [means[0], slow(A), ...means.slice(2)]]; // a slow sample of B, of A
-      const most = Math.max(100, ...change.map(Math.abs));
+      const slower = [[slow(B), ...means.slice(1)], [means[0], slow(A), ...means.slice(2)]] // a slow sample of B, of A
+        .map((sample) => sample.map((x) => most * x));
+      const bound = Math.max(100, ...change.map(Math.abs));
       return {
-        task: task < 0 ? ALL : data.tasks[task], n: strata.length,
+        task: task < 0 ? ALL : data.tasks[task], n: moved.length,
         a: 100 * mean(of(A.score)), b: 100 * mean(of(B.score)),
-        difference: bounded(change, -most, most, strata, t), p: signFlipP(change),
-        better: change.filter((c) => c > 0).length, worse: change.filter((c) => c < 0).length,
+        difference: bounded(change, -bound, bound, strata, t, weights), p: signFlipP(weigh(change)),
+        better: moved.filter((c) => c > 0).length, worse: moved.filter((c) => c < 0).length,
         nfe: product(columns.slice(0, 2), [1, -1], strata, slower.map((sample) => sample.slice(0, 2)), t),
         tpf: product(columns, [-1, 1, -1, 1], strata, slower, t),
       };
