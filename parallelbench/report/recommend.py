@@ -28,8 +28,10 @@ from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
+from parallelbench.stats.leading import crowned, marked
 from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import pair
+from parallelbench.stats.timing import unreliable
 
 ALPHA = 0.05
 Command = Callable[[Run], str]  # what makes a run again
@@ -136,7 +138,9 @@ def _section(group: Sequence[Run], max_loss: float, reference: str, command: Com
         of = np.full(len(families), True) if family == ALL else families == family
         part = paired.part(of)
         speed, score = part.tokens.sum(1) / part.nfe.sum(1), part.questions.mean(part.score)
-        given = named if reference else None
+        best_of = crowned(group)
+        means = (score * part.questions.weights)[best_of].mean(1).round(9)
+        given = named if reference else best_of[int(np.lexsort((-speed[best_of], means))[-1])]
         choice = choose(score, speed, curve_names(names, group), max_loss, given, part.questions.weights)
         label = f"all tasks ({families[0]})" if family == ALL and not several else family
         lines += [
@@ -160,10 +164,11 @@ def _paragraph(
     shown = {choice.reference, *choice.within}
     values = {i: [measure(name, _of(group[i], family)) for name in ("tpf", "tokens_per_s")] for i in shown}
     timed = len({(run.info["device"], run.config["batch_size"], run.info.get("processes", 1)) for run in group}) == 1
+    timed = timed and not unreliable(group)
 
     def about(i: int) -> str:
         seconds = f", {values[i][1].text('.0f')} tokens/s" if timed else ""
-        return f"{names[i]}, TPF {values[i][0].text('.2f')}{seconds}"
+        return f"{marked(names[i], group[i])}, TPF {values[i][0].text('.2f')}{seconds}"
 
     def lost(i: int) -> str:
         upper = upper_limit(choice.loss[i], choice.alpha, choice.most)

@@ -17,7 +17,7 @@ from parallelbench.records.record import Run
 from parallelbench.stats.curves import places
 from parallelbench.stats.intervals import Value, Z
 from parallelbench.stats.paired import Means
-from parallelbench.stats.resampling import HALF, interval
+from parallelbench.stats.resampling import HALF, interval, tops
 from parallelbench.stats.speed_at_quality import speed_at
 
 LEVELS = (80, 75, 70)  # per cent, the leaderboard's
@@ -26,8 +26,9 @@ NUM_FLIPS = 9999
 LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
     "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
-    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. 95 % intervals: bootstrap over samples within their tasks, the same draws for all, with a sample at "
-    "its worst among those of the lower limit and one at its best among those of the upper."
+    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. 95 % intervals: bootstrap over samples "
+    "within their tasks, the same draws for all, with a sample at its worst among those of the lower limit and one at "
+    "its best among those of the upper."
 )
 
 
@@ -131,7 +132,7 @@ class Sweep:
 def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Means, generation: str) -> dict[str, Sweep]:
     """Scores of every curve, `strategies` naming each run's, with 95 % intervals."""
     n, questions = len(runs[0].records), len({question(record) for record in runs[0].records})
-    best = resampled.score.max(1)  # of any run, in each resample
+    best = tops(resampled.score)  # of any run, in each resample
     sweeps = {}
     curves = places(strategies).items()
     for name, at in tqdm(curves, desc="scores", unit="curve", leave=False, disable=None, delay=1):

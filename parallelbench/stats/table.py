@@ -8,6 +8,7 @@ from parallelbench.records.record import Run
 from parallelbench.stats.curves import run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, METRICS, OF_DRAFTS, Metric, aggregate, legend
+from parallelbench.stats.timing import busy
 
 WIDTH = 100  # characters of a line
 
@@ -23,6 +24,8 @@ def run_table(run: Run, brief: bool = False) -> str:
         part = [record for record in run.records if wording(record.task) == number]
         shown[f"all in wording {number}"] = aggregate(part)[ALL]
     told = [] if brief else [*wrap(legend(columns), WIDTH, break_on_hyphens=False), f"measured on {measured_on(run)}"]
+    if told and busy(run):
+        told.append("Its seconds are the machine's more than its own: decode again on an idle machine to compare them.")
     return "\n".join([*_table("task", shown, columns), *told])
 
 
@@ -65,4 +68,5 @@ def measured_on(run: Run) -> str:
     """What seconds mean nothing without. Each batch was timed in its own process, slowed by those beside it."""
     processes = run.info.get("processes", 1)
     beside = f", {processes} processes at once" if processes > 1 else ""
-    return f"{run.info['device']}, batch size {run.config['batch_size']}{beside}"
+    crowd = f", {busy(run)}" if busy(run) else ""
+    return f"{run.info['device']}, batch size {run.config['batch_size']}{beside}{crowd}"

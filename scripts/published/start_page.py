@@ -59,7 +59,7 @@ class Report:
         score, nfe, tokens, columns = (
             np.array([one[key] for one in numbers], dtype=float) for key in ("score", "nfe", "tokens", "columns")
         )
-        asked = self.data["sets"][a["set"]].get("asked")  # not in pages of before it was there
+        asked = self.data["sets"][a["set"]].get("asked")  # older pages do not have it
         return compare(Paired(tasks, 100 * score, nfe, tokens, columns, asked and np.array(asked)))
 
 

@@ -20,6 +20,7 @@ import vl_convert
 from parallelbench.records.files import replace_file
 from parallelbench.records.questions import numbered
 from parallelbench.records.record import Record, Run
+from parallelbench.report.compare import FEW, UNDECIDED
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.drawing.style import KNOWN, look
 from parallelbench.report.page.viewer import viewer_data
@@ -28,11 +29,13 @@ from parallelbench.report.sections import rewording
 from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, quantiles
+from parallelbench.stats.leading import apart_lines, crowned, leading, text_of
 from parallelbench.stats.metrics import ALL, METRICS, Metrics
 from parallelbench.stats.paired import means, observed, pair
 from parallelbench.stats.speed_at_quality import EqualQuality
 from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
 from parallelbench.stats.sweeps import LEVELS, score_sweeps
+from parallelbench.stats.timing import busy, told, unreliable, without_seconds
 from parallelbench.stats.wordings import Wordings
 
 HERE = Path(__file__).parent
@@ -74,6 +77,8 @@ def page_data(
     wordings: Wordings | None = None,
 ) -> dict[str, object]:
     """What the page shows, as JSON values: a row per run, the sets of samples they share, scores of sweeps."""
+    led, best_of, hidden = set(leading(runs)), set(crowned(runs)), unreliable(runs)
+    metrics = without_seconds(metrics, hidden)
     names, tasks = list(metrics), list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
     curves = curve_names(names, runs)
     sets = grouped(  # of samples, to the places of their runs
@@ -91,6 +96,7 @@ def page_data(
         texts, questions = [""] * len(runs), [""] * len(sets)
     return {
         "tasks": tasks,
+        "compare": {"few": FEW, "undecided": UNDECIDED},
         "legend": {"compare": COMPARE_LEGEND, "sweeps": SWEEP_LEGEND},
         "runs": [
             {
@@ -98,6 +104,10 @@ def page_data(
                 "curve": curve,
                 "label": ", ".join(map(str, shown_knobs(run, runs).values())),
                 "is_ceiling": run.facts.is_ceiling,
+                "is_apart": i not in led,
+                "text_of": text_of(run),
+                "may_be_best": i in best_of,
+                "busy": busy(run),
                 "looks": _looks(run),
                 "folder": str(run.folder),
                 "command": command(run),
@@ -123,6 +133,8 @@ def page_data(
         ],
         "sweeps": [row for members in sets.values() for row in _sweeps([(runs[i], curves[i], i) for i in members])],
         "equal": _opening(equal, runs, names, curves),
+        "apart": " ".join(apart_lines(runs, names)).replace("`", ""),
+        "no_seconds": told(runs, names, hidden).replace("`", "") if hidden else "",
         "wordings": wordings and _rewording(wordings),
         "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0]],
         "metrics": [
@@ -148,7 +160,8 @@ def _opening(
             {
                 "curve": name,
                 "is_ceiling": name in equal.ceilings,
-                "runs": [i for i, curve in enumerate(curves) if curve == name],
+                "runs": (at := [i for i in equal.runs if curves[i] == name]),
+                "text_of": text_of(runs[at[0]]),
                 "cells": [
                     [
                         speed.tpf and _numbers(speed.tpf),
