@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from test_page import make_run
 
-from parallelbench.records.record import Run
+from parallelbench.records.record import Run, read_run
+from parallelbench.report import report
 from parallelbench.report.compare import _markdown, compare
 from parallelbench.report.page import page_data
 from parallelbench.report.report import write_report
@@ -21,6 +22,15 @@ from parallelbench.stats.table import measured_on
 from parallelbench.stats.timing import busy, unreliable
 
 TASKS = ["easy/plain", "hard/plain"]
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of a report's time."""
+    monkeypatch.setattr(report.plots, "save", lambda figure, path: None)
+    for name in ("quality_against_tpf", "quality_per_task", "task_bars", "commit_order"):
+        monkeypatch.setattr(report.plots, name, lambda *given, **named: None)
+    monkeypatch.setattr(report, "write_page", lambda *given: None)
 
 
 def sweep(num: int = 40) -> list[Run]:
@@ -131,8 +141,6 @@ def test_p_and_interval_do_not_disagree_without_a_word() -> None:
 
 
 def test_a_timed_record_has_the_seconds_of_the_processor(cli, tmp_path: Path) -> None:
-    from parallelbench.records.record import read_run
-
     code, out, _ = cli("run", "limit=2", "suite.tasks=[waiting_line/copy]", "out_dir=run")
     assert code == 0 and "measured on" in out
     records = read_run(tmp_path / "run").records

@@ -29,7 +29,7 @@ from parallelbench.report.sections import rewording
 from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, quantiles
-from parallelbench.stats.leading import apart_lines, crowned, leading, text_of
+from parallelbench.stats.leading import apart_lines, crowned, leading, marked, text_of
 from parallelbench.stats.metrics import ALL, METRICS, Metrics
 from parallelbench.stats.paired import means, observed, pair
 from parallelbench.stats.speed_at_quality import EqualQuality
@@ -154,7 +154,7 @@ def _opening(
     return {
         "about": opening.about(equal),
         "use": use,
-        "answer": "" if use is None else opening.answer(equal, names[use]),
+        "answer": "" if use is None else opening.answer(equal, marked(names[use], runs[use])),
         "heads": opening.heads(),
         "rows": [
             {

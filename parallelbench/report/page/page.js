@@ -93,7 +93,7 @@
     $("mixed").textContent = unique(rows.map((row) => measuredOn(row.run))).length > 1
       ? "; these runs were measured on different devices, batch sizes or beside others, so their seconds do not compare" : "";
     $("no-seconds").textContent = data.no_seconds;
-    $("chart-seconds").parentElement.hidden = !rows.some((row) => row.tokens_per_s[0] !== null);
+    $("chart-seconds").parentElement.hidden = rows.filter((row) => row.tokens_per_s[0] !== null).length < Math.min(2, rows.length);
     drawAll(rows);
 
     const onFront = front(ranked, "tpf");

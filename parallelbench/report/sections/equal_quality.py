@@ -66,7 +66,7 @@ def equal_quality_lines(
     """A section of Markdown."""
     use = to_use(equal, runs, curve_of)
     lines = ["## Speed at equal quality", ""]
-    lines += [answer(equal, f"`{names[use]}`"), ""] if use is not None else []
+    lines += [answer(equal, marked(f"`{names[use]}`", runs[use])), ""] if use is not None else []
     rows = []
     for name, row in equal.rows.items():
         first = next(runs[i] for i in equal.runs if curve_of[i] == name)
