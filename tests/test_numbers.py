@@ -33,7 +33,7 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "write_page", lambda *given: None)
 
 
-def sweep(num: int = 40) -> list[Run]:
+def sweep(num: int = 16) -> list[Run]:
     return [make_run("threshold", tau, "none", TASKS, num, seed=i) for i, tau in enumerate((0.5, 0.7, 0.9))]
 
 
@@ -59,7 +59,7 @@ def test_small_tries_do_not_take_the_lead(tries: int, tmp_path: Path) -> None:
     assert leading(runs) == list(range(tries, tries + 3))
     text = write_report(runs, tmp_path, lambda run: "python -m parallelbench run")
     head = text.partition("## Runs")[0]
-    assert "At 97 % of the best score, threshold" in head and "over the same 80 samples" in head
+    assert "At 97 % of the best score, threshold" in head and "over the same 32 samples" in head
     assert "eb" in head.partition("Over other samples")[2] and "(3 samples)" in head
     names = run_names(runs)
     metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}

@@ -4,8 +4,11 @@ import math
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtr
 
 from parallelbench.stats.intervals import MISS, Value
+
+AGAINST = 3.0  # standard deviations: few coins may all fall against the truth
 
 
 def agreement(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"], n: int) -> Value | None:
@@ -16,9 +19,10 @@ def agreement(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"],
     mean.
 
     Noise swaps methods that lie closer together than its standard deviation. The number of such pairs is proportional
-    to it, and each pulls tau towards 0; so twice the deviation pulls tau as far again. Each limit is the outer one of
-    two: of 95 % of the resamples, and of the basic bootstrap with resamples sqrt(3) times as far from the data, which
-    have twice its noise.
+    to it, and each pulls tau towards 0; so twice the deviation pulls tau as far again. That fails where methods lie in
+    close pairs, whose order chance has settled: more noise swaps no more of them. Each limit is the outer one of three:
+    of 95 % of the resamples, of the basic bootstrap with resamples sqrt(3) times as far from the data, which have twice
+    its noise, and of the error of as many coins as there are pairs in doubt.
     """
     taus = _taus(first, second)
     value = float(taus[0])
@@ -27,8 +31,22 @@ def agreement(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"],
     noisier = _taus(*(means[:1] + math.sqrt(3) * (means - means[:1]) for means in (first, second)))
     low, high = np.nanquantile(taus[1:], [MISS, 1 - MISS])
     least, most = np.nanquantile(noisier[1:], [MISS, 1 - MISS])
-    limits = min(value, low, 2 * value - most), max(value, high, 2 * value - least)
+    doubt = AGAINST * _doubt(first, second)
+    limits = min(low, 2 * value - most, value - doubt), max(high, 2 * value - least, value + doubt)
     return Value(value, max(-1.0, float(limits[0])), min(1.0, float(limits[1])), n)
+
+
+def _doubt(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"]) -> float:
+    """The standard deviation of tau where each pair's order may be the other way round with the chance that its
+    difference and its noise leave, apart from other pairs."""
+    low, high = np.triu_indices(first.shape[1], 1)
+    sure, ordered = np.ones(len(low)), np.ones(2)
+    for place, means in enumerate((first, second)):
+        gap = means[:, high] - means[:, low]
+        size, noise = np.abs(gap[0]).round(9), gap[1:].std(0)
+        sure *= 2 * ndtr(size / np.maximum(noise, 1e-9)) - 1 + ((size == 0) & (noise < 1e-9))  # alike and always so
+        ordered[place] = (size > 0).sum()
+    return math.sqrt(2 * float((1 - sure).sum()) / float(ordered.prod()))
 
 
 def _taus(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"]) -> Float[np.ndarray, " b"]:
