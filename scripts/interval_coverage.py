@@ -22,7 +22,7 @@ from parallelbench.stats.agreement import agreement
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import Means, Paired, marks, means
-from parallelbench.stats.resampling import interval, lead, resampled
+from parallelbench.stats.resampling import interval, lead, resampled, tops
 from parallelbench.stats.speed_at_quality import speed_at, speed_value
 from parallelbench.stats.sweeps import aups, oracle, pbx
 
@@ -296,27 +296,27 @@ def _wordings() -> Iterator[Setting]:
 # ---- Curves: PBx, AUP, speed at quality, oracle, leaderboard
 
 
-def _sweep(rng: np.random.Generator, n: int, share: float) -> Paired:
-    """Two decoders with four knobs each, the second 15 % faster. Right answers and forwards share their difficulty, and
-    `share` of each run's samples take 32 forwards."""
-    hard = rng.normal(0, 1, n)
-    score, nfe = np.zeros((8, n)), np.zeros((8, n))
-    for i in range(8):
+def _sweep(rng: np.random.Generator, n: int, share: float, gains: Sequence[float] = (1.0, 1.15)) -> Paired:
+    """Decoders with four knobs each, the second 15 % faster. Right answers and forwards share their difficulty, and
+    `share` of each run's samples take 32 forwards. gains: how fast each decoder is."""
+    hard, count = rng.normal(0, 1, n), 4 * len(gains)
+    score, nfe = np.zeros((count, n)), np.zeros((count, n))
+    for i in range(count):
         speed, edge = ((2, 1.84), (4, 1.43), (6, 0.94), (9, 0.28))[i % 4]  # 95, 90, 80 and 60 % right
         score[i] = 100 * (hard + rng.normal(0, 0.5, n) < edge)
-        took = 22 / ((1.0, 1.15)[i // 4] * speed) * np.exp(0.2 * hard + rng.normal(0, 0.2, n))
+        took = 22 / (gains[i // 4] * speed) * np.exp(0.2 * hard + rng.normal(0, 0.2, n))
         nfe[i] = np.where(rng.random(n) < share, COLUMNS, np.clip(took.round(), 1, COLUMNS))
-    tokens = np.tile(_tokens(rng, n), (8, 1))
+    tokens = np.tile(_tokens(rng, n), (count, 1))
     return Paired(np.full(n, "t"), score, nfe, tokens, np.full(tokens.shape, 1.0 * COLUMNS))
 
 
 AT = "TPF at 90 % of the best"
 
 
-def _speeds(sweep: Means, first: int) -> np.ndarray:
+def _speeds(sweep: Means, first: int, best: Callable[[np.ndarray], np.ndarray] = tops) -> np.ndarray:
     """TPF of a curve of four runs at its share of the best score, of the data and of each resample."""
     of = slice(first, first + 4)
-    points = zip(sweep.tpf[:, of], sweep.score[:, of], sweep.score.max(1), strict=True)
+    points = zip(sweep.tpf[:, of], sweep.score[:, of], best(sweep.score), strict=True)
     return np.array([speed_at(tpf, score, 0.9 * top) for tpf, score, top in points])
 
 
@@ -327,7 +327,7 @@ def _reached(sweep: Means, n: int) -> dict[str, np.ndarray]:
         "PB75 TPF": np.array([pbx(tpf, score, 75) for score, tpf, _, _ in rows]),
         "PB75 TPS": np.array([pbx(tps, score, 75) for score, _, tps, _ in rows]),
         "PB70 TPF, known at points": np.array([pbx(tpf, score, 70, discrete=True) for score, tpf, _, _ in rows]),
-        "AUP": aups(sweep.tpf[:, 4:], sweep.score[:, 4:], sweep.score.max(1), n),
+        "AUP": aups(sweep.tpf[:, 4:], sweep.score[:, 4:], tops(sweep.score), n),
     }
 
 
@@ -338,10 +338,10 @@ def _taken(sweep: Paired) -> Paired:
 
 def _curve_values(sweep: Paired) -> dict[str, Value | None]:
     n, resampled = sweep.score.shape[1], means(sweep)
-    ours, theirs = _speeds(resampled, 4), _speeds(resampled, 0)
+    ours, theirs = (_speeds(resampled, first, lambda score: score.max(1)) for first in (4, 0))
     run, (of_oracle,) = marks(sweep)[5], marks(_taken(sweep))
     values: dict[str, Value | None] = {name: interval(v, n) for name, v in _reached(resampled, n).items()}
-    values |= {AT: speed_value(ours, n), "its lead": speed_value(lead(ours, theirs), n)}
+    values |= {AT: speed_value(_speeds(resampled, 4), n), "its lead": speed_value(lead(ours, theirs), n)}
     values |= {"TPS of a run": run.tps, "score of a run": run.score}
     return values | {"oracle's score": of_oracle.score, "oracle's NFE": of_oracle.nfe}
 
@@ -365,6 +365,13 @@ def _curves() -> Iterator[Setting]:
                 return _curve_values(_sweep(rng, n, share))
 
             yield Setting(data, str(n), draw, truths, times=0.25)
+    for n in (50, 200):
+
+        def equal(rng: np.random.Generator, n: int = n) -> dict[str, Value | None]:
+            return {AT: speed_value(_speeds(means(_sweep(rng, n, 0.0, [1.0] * 10)), 4), n)}
+
+        known = _curve_truths(_sweep(np.random.default_rng(0), POPULATION, 0.0, (1.0, 1.0)))
+        yield Setting("ten equal curves of four runs", str(n), equal, {AT: known[AT]}, times=0.5)
 
 
 # ---- Two folders of runs: analyze compare, wordings
@@ -372,12 +379,20 @@ def _curves() -> Iterator[Setting]:
 
 def _ranks() -> Iterator[Setting]:
     """Decoders in two settings with 12 tasks: right or wrong, samples of a place equally hard for all of them."""
+    kinds = []
     for count, narrow, common in ((39, 1.0, 0.95), (39, 0.3, 0.95), (39, 0.3, 0.3), (7, 0.8, 0.6)):
         rng = np.random.default_rng(3)
         one, other = rng.normal(size=(2, count))
         edges = narrow * np.concatenate([one, common * one + np.sqrt(1 - common**2) * other])
+        kinds.append((f"{count} decoders, {100 * ndtr(-narrow):.0f} to {100 * ndtr(narrow):.0f} % right", count, edges))
+    for name, turn in (("in the same order", 1), ("in the other order", -1)):  # chance alone orders the pairs
+        first, second = (
+            np.add.outer(np.linspace(-0.9, 0.9, 5), side * np.array([-0.004, 0.004])) for side in (1, turn)
+        )
+        kinds.append((f"10 decoders in close pairs, {name}", 10, np.concatenate([first.ravel(), second.ravel()])))
+    for named, count, edges in kinds:
         truth = cast(float, kendalltau(edges[:count], edges[count:])[0])
-        data = f"{count} decoders, {100 * ndtr(-narrow):.0f} to {100 * ndtr(narrow):.0f} % right, tau {truth:.2f}"
+        data = f"{named}, tau {truth:.2f}"
         for samples in (4, 10, 50):
 
             def draw(

@@ -62,7 +62,7 @@ def told(runs: Sequence[Run], names: Sequence[str], hidden: Mapping[int, str]) -
     """A sentence that says which seconds are not shown, and why."""
     reasons = grouped(hidden, lambda i: hidden[i])
     parts = [
-        f"{', '.join(f'`{names[i]}`' for i in at) if len(at) <= 3 < len(runs) else f'{len(at)} runs'}: {why}"
+        f"{', '.join(f'`{names[i]}`' for i in at) if len(at) <= 3 < len(runs) else f'{len(at)} run' + 's' * (len(at) > 1)}: {why}"
         for why, at in reasons.items()
     ]
     return f"Seconds that are not shown: {'; '.join(parts)}. Decode again on an idle machine to compare seconds."
