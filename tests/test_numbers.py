@@ -107,7 +107,7 @@ def test_seconds_per_forward_that_lie_far_apart_are_not_shown(tmp_path: Path) ->
     )
     assert unreliable([cached, *runs[1:]]) == {}  # it computes less
     text = write_report(spread, tmp_path, lambda run: "")
-    assert "3 runs: seconds per forward differ by" in text
+    assert "all 3 runs: seconds per forward differ by" in text
     cells = (tmp_path / "summary.csv").read_text().splitlines()
     place = cells[0].split(",").index("tokens_per_s")
     assert [line.split(",")[place] for line in cells[1:]] == [""] * 3

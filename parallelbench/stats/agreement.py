@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr
 
 from parallelbench.stats.intervals import MISS, Value
 
@@ -37,21 +36,22 @@ def agreement(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"],
 
 
 def _doubt(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"]) -> float:
-    """The standard deviation of tau where each pair's order may be the other way round with the chance that its
-    difference and its noise leave, apart from other pairs."""
-    low, high = np.triu_indices(first.shape[1], 1)
-    sure, ordered = np.ones(len(low)), np.ones(2)
-    for place, means in enumerate((first, second)):
-        gap = means[:, high] - means[:, low]
-        size, noise = np.abs(gap[0]).round(9), gap[1:].std(0)
-        sure *= 2 * ndtr(size / np.maximum(noise, 1e-9)) - 1 + ((size == 0) & (noise < 1e-9))  # alike and always so
-        ordered[place] = (size > 0).sum()
-    return math.sqrt(2 * float((1 - sure).sum()) / float(ordered.prod()))
+    """The standard deviation of tau where whether the settings agree on a pair is as uncertain as in the resamples,
+    apart from other pairs."""
+    signs = _signs(first), _signs(second)
+    agree = signs[0] * signs[1]
+    ordered = float(np.abs(signs[0][0]).sum() * np.abs(signs[1][0]).sum())
+    return math.sqrt(float(((agree[1:] - agree[0]) ** 2).mean(0).sum()) / ordered)
+
+
+def _signs(means: Float[np.ndarray, "b m"]) -> Float[np.ndarray, "b p"]:
+    """Of the difference of each pair; 0 where they tie."""
+    low, high = np.triu_indices(means.shape[1], 1)
+    return np.sign((means[:, high] - means[:, low]).round(9))
 
 
 def _taus(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"]) -> Float[np.ndarray, " b"]:
     """Of each row; nan where all methods of a setting tie."""
-    low, high = np.triu_indices(first.shape[1], 1)
-    signs = [np.sign((means[:, high] - means[:, low]).round(9)) for means in (first, second)]
+    signs = _signs(first), _signs(second)
     ordered = np.sqrt(np.abs(signs[0]).sum(1) * np.abs(signs[1]).sum(1))  # pairs that are no ties
     return (signs[0] * signs[1]).sum(1) / np.where(ordered > 0, ordered, np.nan)

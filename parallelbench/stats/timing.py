@@ -61,10 +61,10 @@ def without_seconds(metrics: Metrics, hidden: Mapping[int, str]) -> Metrics:
 def told(runs: Sequence[Run], names: Sequence[str], hidden: Mapping[int, str]) -> str:
     """A sentence that says which seconds are not shown, and why."""
     reasons = grouped(hidden, lambda i: hidden[i])
-    parts = [
-        f"{', '.join(f'`{names[i]}`' for i in at) if len(at) <= 3 < len(runs) else f'{len(at)} run' + 's' * (len(at) > 1)}: {why}"
-        for why, at in reasons.items()
-    ]
+    parts = []
+    for why, at in reasons.items():
+        which = f"all {len(at)} runs" if len(runs) == len(at) > 1 else ", ".join(f"`{names[i]}`" for i in at)
+        parts.append(f"{which if len(which) < 300 else f'{len(at)} runs'}: {why}")
     return f"Seconds that are not shown: {'; '.join(parts)}. Decode again on an idle machine to compare seconds."
 
 
