@@ -5,7 +5,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Record:
     batch: str
     drafts: Sequence[Sequence[int]] = ()
     share_s: float | None = None
-    cpu_s: float | None = None
+    cpu_s: float | None = field(default=None, compare=False)
 
     @property
     def seconds(self) -> float:
