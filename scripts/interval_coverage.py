@@ -1,7 +1,7 @@
 """How often each printed 95 % interval holds the truth, as the table of docs/intervals.md.
 
 `python scripts/interval_coverage.py [REPETITIONS [KIND ...]]`; the kinds are scores, forwards, seconds, differences,
-ratios, curves and ranks, all if none is named.
+ratios, wordings, curves and ranks, all if none is named.
 
 Every setting draws data whose truth is known, as often as asked, and makes the intervals as the reports do.
 """
@@ -22,9 +22,9 @@ from parallelbench.stats.agreement import agreement
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import Means, Paired, marks, means
-from parallelbench.stats.resampling import interval, lead, resampled
+from parallelbench.stats.resampling import interval, lead, resampled, tops
 from parallelbench.stats.speed_at_quality import speed_at, speed_value
-from parallelbench.stats.sweeps import area, aups, oracle, pbx
+from parallelbench.stats.sweeps import aups, oracle, pbx
 
 COLUMNS = 32  # of an answer
 POPULATION = 200_000  # samples by which a truth is known where no formula says it
@@ -270,30 +270,53 @@ def _ratios() -> Iterator[Setting]:
             yield Setting(data, size, draw, {"NFE B/A": b / a, "TPF B/A": a / b}, times=5)
 
 
-# ---- Curves: PBx, AUP, area, speed at quality, oracle, leaderboard
+def _wordings() -> Iterator[Setting]:
+    """Two runs that were asked each question in four wordings. The design effect says how many times the variance of
+    a mean is what it would be for as many questions."""
+    for effect in (1, 2, 4):
+        alike = {1: 0.0, 2: 0.5, 4: 1.0}[effect]  # of the normal number behind an answer
+        for questions in (20, 50, 200):
+
+            def draw(rng: np.random.Generator, alike: float = alike, n: int = questions) -> dict[str, Value]:
+                hard = np.repeat(rng.normal(size=(2, n)), 4, 1)
+                own = np.sqrt(alike) * hard + np.sqrt(1 - alike) * rng.normal(size=hard.shape)
+                nfe = np.maximum(1, np.minimum(COLUMNS, (8 + 2 * own + [[0], [2]]).round()))
+                tokens = np.tile(_tokens(rng, 4 * n), (2, 1))
+                score = 100.0 * (own < [[1.28], [0.84]])
+                canvas, asked = np.full(nfe.shape, 1.0 * COLUMNS), np.repeat(np.arange(n), 4)
+                row = compare(Paired(np.full(4 * n, "t"), score, nfe, tokens, canvas, asked))[ALL]
+                return {"B - A": row.difference, "NFE B/A": row.nfe_ratio}
+
+            many = 2 * np.random.default_rng(0).normal(size=POPULATION)
+            a, b = (np.clip((mean + many).round(), 1, COLUMNS).mean() for mean in (8, 10))
+            truths = {"B - A": 100 * float(ndtr(0.84) - ndtr(1.28)), "NFE B/A": float(b / a)}
+            yield Setting(f"four wordings, design effect {effect}", str(questions), draw, truths)
 
 
-def _sweep(rng: np.random.Generator, n: int, share: float) -> Paired:
-    """Two decoders with four knobs each, the second 15 % faster. Right answers and forwards share their difficulty, and
-    `share` of each run's samples take 32 forwards."""
-    hard = rng.normal(0, 1, n)
-    score, nfe = np.zeros((8, n)), np.zeros((8, n))
-    for i in range(8):
+# ---- Curves: PBx, AUP, speed at quality, oracle, leaderboard
+
+
+def _sweep(rng: np.random.Generator, n: int, share: float, gains: Sequence[float] = (1.0, 1.15)) -> Paired:
+    """Decoders with four knobs each, the second 15 % faster. Right answers and forwards share their difficulty, and
+    `share` of each run's samples take 32 forwards. gains: how fast each decoder is."""
+    hard, count = rng.normal(0, 1, n), 4 * len(gains)
+    score, nfe = np.zeros((count, n)), np.zeros((count, n))
+    for i in range(count):
         speed, edge = ((2, 1.84), (4, 1.43), (6, 0.94), (9, 0.28))[i % 4]  # 95, 90, 80 and 60 % right
         score[i] = 100 * (hard + rng.normal(0, 0.5, n) < edge)
-        took = 22 / ((1.0, 1.15)[i // 4] * speed) * np.exp(0.2 * hard + rng.normal(0, 0.2, n))
+        took = 22 / (gains[i // 4] * speed) * np.exp(0.2 * hard + rng.normal(0, 0.2, n))
         nfe[i] = np.where(rng.random(n) < share, COLUMNS, np.clip(took.round(), 1, COLUMNS))
-    tokens = np.tile(_tokens(rng, n), (8, 1))
+    tokens = np.tile(_tokens(rng, n), (count, 1))
     return Paired(np.full(n, "t"), score, nfe, tokens, np.full(tokens.shape, 1.0 * COLUMNS))
 
 
 AT = "TPF at 90 % of the best"
 
 
-def _speeds(sweep: Means, first: int) -> np.ndarray:
+def _speeds(sweep: Means, first: int, best: Callable[[np.ndarray], np.ndarray] = tops) -> np.ndarray:
     """TPF of a curve of four runs at its share of the best score, of the data and of each resample."""
     of = slice(first, first + 4)
-    points = zip(sweep.tpf[:, of], sweep.score[:, of], sweep.score.max(1), strict=True)
+    points = zip(sweep.tpf[:, of], sweep.score[:, of], best(sweep.score), strict=True)
     return np.array([speed_at(tpf, score, 0.9 * top) for tpf, score, top in points])
 
 
@@ -304,8 +327,7 @@ def _reached(sweep: Means, n: int) -> dict[str, np.ndarray]:
         "PB75 TPF": np.array([pbx(tpf, score, 75) for score, tpf, _, _ in rows]),
         "PB75 TPS": np.array([pbx(tps, score, 75) for score, _, tps, _ in rows]),
         "PB70 TPF, known at points": np.array([pbx(tpf, score, 70, discrete=True) for score, tpf, _, _ in rows]),
-        "AUP": aups(sweep.tpf[:, 4:], sweep.score[:, 4:], sweep.score.max(1), n),
-        "area": np.array([area(tpf, score) for score, tpf, _, _ in rows]),
+        "AUP": aups(sweep.tpf[:, 4:], sweep.score[:, 4:], tops(sweep.score), n),
     }
 
 
@@ -316,10 +338,10 @@ def _taken(sweep: Paired) -> Paired:
 
 def _curve_values(sweep: Paired) -> dict[str, Value | None]:
     n, resampled = sweep.score.shape[1], means(sweep)
-    ours, theirs = _speeds(resampled, 4), _speeds(resampled, 0)
+    ours, theirs = (_speeds(resampled, first, lambda score: score.max(1)) for first in (4, 0))
     run, (of_oracle,) = marks(sweep)[5], marks(_taken(sweep))
     values: dict[str, Value | None] = {name: interval(v, n) for name, v in _reached(resampled, n).items()}
-    values |= {AT: speed_value(ours, n), "its lead": speed_value(lead(ours, theirs), n)}
+    values |= {AT: speed_value(_speeds(resampled, 4), n), "its lead": speed_value(lead(ours, theirs), n)}
     values |= {"TPS of a run": run.tps, "score of a run": run.score}
     return values | {"oracle's score": of_oracle.score, "oracle's NFE": of_oracle.nfe}
 
@@ -343,6 +365,13 @@ def _curves() -> Iterator[Setting]:
                 return _curve_values(_sweep(rng, n, share))
 
             yield Setting(data, str(n), draw, truths, times=0.25)
+    for n in (50, 200):
+
+        def equal(rng: np.random.Generator, n: int = n) -> dict[str, Value | None]:
+            return {AT: speed_value(_speeds(means(_sweep(rng, n, 0.0, [1.0] * 10)), 4), n)}
+
+        known = _curve_truths(_sweep(np.random.default_rng(0), POPULATION, 0.0, (1.0, 1.0)))
+        yield Setting("ten equal curves of four runs", str(n), equal, {AT: known[AT]}, times=0.5)
 
 
 # ---- Two folders of runs: analyze compare, wordings
@@ -350,12 +379,20 @@ def _curves() -> Iterator[Setting]:
 
 def _ranks() -> Iterator[Setting]:
     """Decoders in two settings with 12 tasks: right or wrong, samples of a place equally hard for all of them."""
+    kinds = []
     for count, narrow, common in ((39, 1.0, 0.95), (39, 0.3, 0.95), (39, 0.3, 0.3), (7, 0.8, 0.6)):
         rng = np.random.default_rng(3)
         one, other = rng.normal(size=(2, count))
         edges = narrow * np.concatenate([one, common * one + np.sqrt(1 - common**2) * other])
+        kinds.append((f"{count} decoders, {100 * ndtr(-narrow):.0f} to {100 * ndtr(narrow):.0f} % right", count, edges))
+    for name, turn in (("in the same order", 1), ("in the other order", -1)):  # chance alone orders the pairs
+        first, second = (
+            np.add.outer(np.linspace(-0.9, 0.9, 5), side * np.array([-0.004, 0.004])) for side in (1, turn)
+        )
+        kinds.append((f"10 decoders in close pairs, {name}", 10, np.concatenate([first.ravel(), second.ravel()])))
+    for named, count, edges in kinds:
         truth = cast(float, kendalltau(edges[:count], edges[count:])[0])
-        data = f"{count} decoders, {100 * ndtr(-narrow):.0f} to {100 * ndtr(narrow):.0f} % right, tau {truth:.2f}"
+        data = f"{named}, tau {truth:.2f}"
         for samples in (4, 10, 50):
 
             def draw(
@@ -394,6 +431,7 @@ KINDS = {
     "seconds": _seconds,
     "differences": _differences,
     "ratios": _ratios,
+    "wordings": _wordings,
     "curves": _curves,
     "ranks": _ranks,
 }

@@ -83,7 +83,7 @@ def as_a_user_has_it(types_of_some: None) -> Iterator[None]:
     yield
 
 
-SECONDS = ("latency_s", "share_s")
+SECONDS = ("latency_s", "share_s", "cpu_s")
 SMALL = ["limit=3", "batch_size=2", "suite.tasks=[waiting_line/copy,waiting_line/shuffle]"]
 
 

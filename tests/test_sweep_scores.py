@@ -16,7 +16,7 @@ from parallelbench.report.compare import compare
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Paired, marks, means, pair
 from parallelbench.stats.resampling import HALF, interval, lead
-from parallelbench.stats.sweeps import area, aup, aups, merged, oracle, pareto, pbx, sign_flip_p
+from parallelbench.stats.sweeps import aup, aups, merged, oracle, pareto, pbx, sign_flip_p
 
 
 def curve(seed: int, size: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -82,15 +82,12 @@ def test_a_point_near_aups_edge_is_out_for_its_lower_limit_and_in_for_its_upper(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_pareto_front_and_its_area_by_brute_force(seed: int) -> None:
+def test_pareto_front_by_brute_force(seed: int) -> None:
     speed, score = curve(seed)
     points = list(zip(speed, score, strict=True))
     front = [i for i, (x, y) in enumerate(points) if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points)]
     assert sorted(pareto(speed, score).tolist()) == front
     assert (np.diff(speed[pareto(speed, score)]) >= 0).all()
-    cells = [(x / 2, y * 5) for x in range(8) for y in range(21)]  # the grid the points lie on
-    covered = sum(any(x < a and y < b for a, b in points) for x, y in cells)
-    assert area(speed, score) == pytest.approx(covered * 0.5 * 5)
 
 
 @pytest.mark.parametrize("seed", range(10))

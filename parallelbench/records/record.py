@@ -5,7 +5,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ SCHEMA = 1
 MOST_KNOBS, MOST_SETTINGS, DEEPEST = 200, 5000, 40  # of a run, and levels of its config
 CONFIG, RUN = "config.yaml", "run.json"
 NEVER = -1  # of committed_at: no forward did
-NEW = {"drafts", "share_s"}  # not in lines of before they were there
+NEW = {"drafts", "share_s", "cpu_s"}  # not in lines of before they were there
 LEAST = {"num_tokens": 0, "nfe": 1, "queried": 0, "batch_size": 1}
 
 
@@ -47,6 +47,7 @@ class Record:
     drafts: four numbers for each forward that verified drafts: which forward it was, how many drafts it was given, how
         many of them it wrote, and whether (1 or 0) the next tokens were too close to tell.
     share_s: its part of the run's seconds. Those of each forward are divided evenly among the samples in it.
+    cpu_s: its part of the CPU seconds of the thread that decoded.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Record:
     batch: str
     drafts: Sequence[Sequence[int]] = ()
     share_s: float | None = None
+    cpu_s: float | None = field(default=None, compare=False)
 
     @property
     def seconds(self) -> float:
@@ -91,7 +93,7 @@ def _record(values: Any) -> Record:
     for name, least in LEAST.items():
         if values[name] < least:
             raise ValueError(f"{name} is {values[name]}, less than {least}")
-    for name in ("latency_s", "share_s"):
+    for name in ("latency_s", "share_s", "cpu_s"):
         if (seconds := values.get(name)) is not None and seconds <= 0:
             raise ValueError(f"{name} is {seconds}, which no forward takes")
     check(values["scores"], Scores, "scores")

@@ -1,11 +1,13 @@
 """How far decoders go from left to right: `python -m parallelbench analyze order RUN ...`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from tqdm import tqdm
 
 from parallelbench.records.files import out_folder, write_csv, write_text
+from parallelbench.records.questions import numbered
 from parallelbench.records.record import Record, Run
 from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_runs
@@ -13,6 +15,7 @@ from parallelbench.stats.curves import run_names
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.order import order_correlations
+from parallelbench.stats.paired import observed
 
 NAMES = ("kendall", "spearman", "kendall_canvas", "spearman_canvas")
 LEGEND = (
@@ -55,8 +58,10 @@ def order_by_task(run: Run) -> dict[str, dict[str, Value]]:
 def _means(found: Sequence[tuple[Record, dict[str, float]]]) -> dict[str, Value]:
     values = {}
     for name in NAMES:
-        having = [(record.task, correlations[name]) for record, correlations in found if name in correlations]
+        having = [(record, correlations[name]) for record, correlations in found if name in correlations]
         if having:
-            strata, numbers = zip(*having, strict=True)
-            values[name] = bounded(np.array(numbers), -1, 1, np.array(strata))
+            records, numbers = zip(*having, strict=True)
+            asked = observed(np.array([record.task for record in records]), np.array(numbered(records)))
+            value = bounded(asked.mean(np.array(numbers)), -1, 1, asked.strata, asked.weights)
+            values[name] = replace(value, n=len(numbers))
     return values

@@ -16,16 +16,18 @@ from parallelbench.report.options import with_tables
 from parallelbench.stats.curves import curve_names, places, run_names
 from parallelbench.stats.groups import comparable, distinct, grouped, model_name, samples_name
 from parallelbench.stats.intervals import Value
+from parallelbench.stats.leading import crowned, marked
 from parallelbench.stats.paired import marks, means, pair
 from parallelbench.stats.protocol import deviations
 from parallelbench.stats.published import Key, Levels, pbx_table, read_tables
+from parallelbench.stats.resampling import tops
 from parallelbench.stats.speed_at_quality import LEVELS as QUALITY
 from parallelbench.stats.speed_at_quality import speed_value, speeds_at
 from parallelbench.stats.sweeps import LEGEND, LEVELS, score_sweeps
 
 LEVEL = QUALITY[0]
 SPEED = f"TPF at {100 * LEVEL:g} % of the best"
-NUMBERS = (SPEED, *(f"PB{x}" for x in LEVELS), "AUP", "area", "score %")
+NUMBERS = (SPEED, *(f"PB{x}" for x in LEVELS), "AUP", "score %")
 HEADS = ("rank", "model", "decoder", *NUMBERS, "runs", "n", "device", "commit")
 NOTE = f"Ranked by {SPEED} score in the table, then by PB80. PBx counts TPS, as published. {LEGEND}"
 
@@ -90,18 +92,18 @@ def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
     paired = pair(runs)
     resampled, scores, n = means(paired), [mark.score for mark in marks(paired)], len(runs[0].records)
     sweeps = score_sweeps(runs, [" ".join(curve) for curve in curves], resampled, generation)
-    rows = []
+    rows, best_of = [], crowned(runs)
     for (model, curve), at in places(curves).items():
         sweep = sweeps[f"{model} {curve}"]
         best = max(at, key=lambda i: resampled.score[0, i])
-        levels = LEVEL * resampled.score.max(1)  # of the best score of the table, in each resample
+        levels = LEVEL * tops(resampled.score[:, best_of])  # of the best score of the table, in each resample
         speed = speed_value(speeds_at(resampled.tpf[:, at], resampled.score[:, at], levels), n)
-        values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup, "area": sweep.area}
+        values = {f"PB{x}": value for x, value in sweep.tps.items()} | {"AUP": sweep.aup}
         values |= {"score %": scores[best]} | ({SPEED: speed} if speed else {})
         of = [runs[i] for i in at]
         devices = sorted({f"{run.info['device']}, batch size {run.config['batch_size']}" for run in of})
         commits = sorted({_commit(run) for run in of})
-        rows.append(Row(model, curve, values, len(at), "; ".join(devices), " ".join(commits)))
+        rows.append(Row(model, marked(curve, of[0]), values, len(at), "; ".join(devices), " ".join(commits)))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""PBx of published tables and of one's own sweeps, with AUP, the area under the Pareto front, and the front itself."""
+"""PBx of published tables and of one's own sweeps, with AUP and the Pareto front."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -116,8 +116,8 @@ def _own_section(
     cells = []
     for name, sweep in sorted(sweeps.items(), key=lambda item: -item[1].tpf[LEVELS[0]].value):
         speeds = [values[x].text(".2f") for values in (sweep.tps, sweep.tpf) for x in LEVELS]
-        cells.append([name, str(sweep.points), *speeds, sweep.aup.text(".0f"), sweep.area.text(".0f")])
-    lines += table(["decoder", "runs", *heads, "AUP", "area"], cells)
+        cells.append([name, str(sweep.points), *speeds, sweep.aup.text(".0f")])
+    lines += table(["decoder", "runs", *heads, "AUP"], cells)
     names, score, tpf = run_names(runs), resampled.score, resampled.tpf
     on = np.zeros(len(runs))
     for row in zip(tpf[1:], score[1:], strict=True):
@@ -135,5 +135,5 @@ def _lines(model: str, suite: str, sweeps: Mapping[str, Sweep]) -> Iterator[list
     yield ["model", "strategy", "suite", "score", "value", "ci_low", "ci_high", "n"]
     for name, sweep in sweeps.items():
         scores = {f"pb{x}_{speed}": v[x] for speed, v in (("tps", sweep.tps), ("tpf", sweep.tpf)) for x in LEVELS}
-        for score, value in (scores | {"aup_tpf": sweep.aup, "area_tpf": sweep.area}).items():
+        for score, value in (scores | {"aup_tpf": sweep.aup}).items():
             yield [model, name, suite, score, *value.cells(), value.n]

@@ -28,8 +28,10 @@ from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.options import split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
+from parallelbench.stats.leading import crowned, marked
 from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import pair
+from parallelbench.stats.timing import unreliable
 
 ALPHA = 0.05
 Command = Callable[[Run], str]  # what makes a run again
@@ -48,8 +50,8 @@ class Choice:
     best: the fastest run that is certain to be within the bound. None: no faster one is.
     within: all runs that are certain to be.
     alpha: each test's share of ALPHA.
-    loss: of each sample, in [-1, 1], `[runs, samples]`.
-    needed: samples that would make each run certain if nothing else changed, `[runs]`; infinite where its loss is
+    loss: of each question, times its weight, in [-most, most], `[runs, questions]`. most: the largest weight.
+    needed: questions that would make each run certain if nothing else changed, `[runs]`; infinite where its loss is
         larger than the bound.
     """
 
@@ -59,41 +61,51 @@ class Choice:
     alpha: float
     loss: np.ndarray
     needed: np.ndarray
+    most: float
 
 
 def choose(
-    score: np.ndarray, speed: np.ndarray, curves: Sequence[str], max_loss: float, reference: int | None = None
+    score: np.ndarray,
+    speed: np.ndarray,
+    curves: Sequence[str],
+    max_loss: float,
+    reference: int | None = None,
+    weights: np.ndarray | None = None,
 ) -> Choice:
-    """The fastest run whose loss is within max_loss points. score: per cent, `[runs, samples]`; speed, curves:
-    `[runs]`."""
+    """The fastest run whose loss is within max_loss points. score: per cent, `[runs, questions]`; speed, curves:
+    `[runs]`; weights: of each question, 1 on average."""
+    weights = np.ones(score.shape[1]) if weights is None else weights
+    score, most = score * weights, float(weights.max())
     if reference is None:
         reference = int(np.lexsort((-speed, score.mean(1).round(9)))[-1])
     loss = (score[reference] - score) / 100
     names = {curve for curve, fast in zip(curves, speed > speed[reference], strict=True) if fast}
     alpha = ALPHA / max(len(names), 1)
     z = float(norm.isf(alpha))
-    statistic = np.array([_statistic(row, max_loss / 100) for row in loss])
+    statistic = np.array([_statistic(row, max_loss / 100, most) for row in loss])
     within: list[int] = []
     for name in names:
         members = [i for i in np.argsort(speed) if curves[i] == name and speed[i] > speed[reference]]
         within += takewhile(lambda i: statistic[i] <= -z, map(int, members))
     with np.errstate(divide="ignore"):
         needed = np.where(statistic < 0, loss.shape[1] * (z / statistic) ** 2, np.inf)
-    return Choice(reference, max(within, key=lambda i: speed[i], default=None), tuple(within), alpha, loss, needed)
+    best = max(within, key=lambda i: speed[i], default=None)
+    return Choice(reference, best, tuple(within), alpha, loss, needed, most)
 
 
-def upper_limit(loss: np.ndarray, alpha: float) -> float:
-    """The largest mean loss that the test does not reject at level alpha; losses in [-1, 1], `[samples]`."""
+def upper_limit(loss: np.ndarray, alpha: float, most: float = 1.0) -> float:
+    """The largest mean loss that the test does not reject at level alpha; losses in [-most, most], `[questions]`."""
     z = float(norm.isf(alpha))
     low, high = float(loss.mean()) + 1e-9, 1 - 1e-9
-    if low >= high or _statistic(loss, high) > -z:
+    if low >= high or _statistic(loss, high, most) > -z:
         return 1.0
-    return cast(float, brentq(lambda bound: _statistic(loss, bound) + z, low, high))
+    return cast(float, brentq(lambda bound: _statistic(loss, bound, most) + z, low, high))
 
 
-def _statistic(loss: np.ndarray, bound: float) -> float:
+def _statistic(loss: np.ndarray, bound: float, most: float = 1.0) -> float:
     """Tango's: (mean loss - bound) over its standard error where the loss is the bound. Grows as the square root of
-    the number of samples."""
+    the number of questions."""
+    loss, bound = loss / most, bound / most
     n, lost, gained = len(loss), loss.clip(0).sum(), (-loss).clip(0).sum()
     b = (2 * n - lost + gained) * bound - lost - gained
     rare = (math.sqrt(b * b + 8 * n * gained * bound * (1 - bound)) - b) / (4 * n)  # share of gains, by likelihood
@@ -124,8 +136,12 @@ def _section(group: Sequence[Run], max_loss: float, reference: str, command: Com
     several = list(np.unique(families)) if len(set(families)) > 1 else []
     for family in (ALL, *several):
         of = np.full(len(families), True) if family == ALL else families == family
-        speed = paired.tokens[:, of].sum(1) / paired.nfe[:, of].sum(1)
-        choice = choose(paired.score[:, of], speed, curve_names(names, group), max_loss, named if reference else None)
+        part = paired.part(of)
+        speed, score = part.tokens.sum(1) / part.nfe.sum(1), part.questions.mean(part.score)
+        best_of = crowned(group)
+        means = (score * part.questions.weights)[best_of].mean(1).round(9)
+        given = named if reference else best_of[int(np.lexsort((-speed[best_of], means))[-1])]
+        choice = choose(score, speed, curve_names(names, group), max_loss, given, part.questions.weights)
         label = f"all tasks ({families[0]})" if family == ALL and not several else family
         lines += [
             f"## {label}: {of.sum()} samples",
@@ -148,13 +164,14 @@ def _paragraph(
     shown = {choice.reference, *choice.within}
     values = {i: [measure(name, _of(group[i], family)) for name in ("tpf", "tokens_per_s")] for i in shown}
     timed = len({(run.info["device"], run.config["batch_size"], run.info.get("processes", 1)) for run in group}) == 1
+    timed = timed and not unreliable(group)
 
     def about(i: int) -> str:
         seconds = f", {values[i][1].text('.0f')} tokens/s" if timed else ""
-        return f"{names[i]}, TPF {values[i][0].text('.2f')}{seconds}"
+        return f"{marked(names[i], group[i])}, TPF {values[i][0].text('.2f')}{seconds}"
 
     def lost(i: int) -> str:
-        upper = upper_limit(choice.loss[i], choice.alpha)
+        upper = upper_limit(choice.loss[i], choice.alpha, choice.most)
         return f"loses {100 * choice.loss[i].mean():.2f} points, at most {100 * upper:.2f}"
 
     score = 100 * np.mean([r.scores["score"] for r in _of(group[choice.reference], family)])
@@ -175,9 +192,8 @@ def _paragraph(
     open_ones = [i for i in range(len(group)) if speed[i] > speed[use] and i not in choice.within]
     likely = min(open_ones, key=lambda i: choice.needed[i], default=None)
     if likely is not None and np.isfinite(choice.needed[likely]):
-        needed = math.ceil(choice.needed[likely])
-        n = len(_of(group[likely], family))
-        limit = math.ceil(group[likely].config["limit"] * needed / n)
+        n, share = len(_of(group[likely], family)), choice.needed[likely] / choice.loss.shape[1]
+        needed, limit = math.ceil(share * n), math.ceil(group[likely].config["limit"] * share)
         more = f"about {needed} samples would show it (limit={limit})"
         reason = more if needed > n else "a slower run of its curve is not certain"
         lines += [f"- faster but not certain: {names[likely]}, TPF {speed[likely]:.2f}, {lost(likely)}; {reason}"]

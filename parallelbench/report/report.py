@@ -1,5 +1,6 @@
 """Reports over many runs from disk: a page, Markdown, CSV and plots."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from parallelbench.report.sections.equal_quality import equal_quality_lines
 from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
+from parallelbench.stats.leading import apart_lines, leading, marked
 from parallelbench.stats.metrics import ALL, LEGEND, METRICS, Metrics, aggregate, measure
 from parallelbench.stats.order import commits_by_task
 from parallelbench.stats.paired import check_versions
 from parallelbench.stats.speed_at_quality import equal_quality, reference_curve
 from parallelbench.stats.table import measured_on
+from parallelbench.stats.timing import told, unreliable, without_seconds
 from parallelbench.stats.wordings import across_wordings
 
 PER_TASK = "## Score per task, %"
@@ -61,7 +64,9 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     out_folder(out_dir)
     runs = _in_order(runs)
     names = run_names(runs)
-    metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}
+    hidden = unreliable(runs)
+    metrics: Metrics = {name: aggregate(run.records) for name, run in zip(names, runs, strict=True)}
+    metrics = without_seconds(metrics, hidden)
     _write_summary(out_dir / "summary.csv", runs, metrics)
     _write_tasks(out_dir / "tasks.csv", metrics)
 
@@ -72,6 +77,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     equal = equal_quality(runs, list(curve_of.values()))
     wordings = across_wordings(runs, list(curve_of.values()))
     many, caches = len(curves) > MAX_CURVES, _by_cache(names, runs, metrics)
+    led = leading(runs)
     single = many and 2 * sum(len(points) == 1 for points in curves.values()) > len(curves)
     bar = tqdm(desc="report", total=4 + 2 * (not many) + bool(caches), unit="file", leave=False, disable=None)
 
@@ -99,9 +105,9 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     if caches:
         figure = plots.quality_against_columns(caches, f"{model}: quality against columns recomputed, 95 % intervals")
         save(figure, "quality_columns")
-    by_name = dict(zip(names, runs, strict=True))
-    slowest = max(names, key=lambda name: metrics[name][ALL]["nfe"].value)
-    methods = [name for name, run in by_name.items() if not run.facts.is_ceiling] or names
+    by_name = {names[i]: runs[i] for i in led}
+    slowest = max(by_name, key=lambda name: metrics[name][ALL]["nfe"].value)
+    methods = [name for name, run in by_name.items() if not run.facts.is_ceiling] or list(by_name)
     for file, name in {"commit_order_slowest": slowest, "commit_order_fast": _fastest_good(methods, metrics)}.items():
         orders = commits_by_task(by_name[name].records)
         save(plots.commit_order(orders, f"order of commits, {name}"), file)
@@ -115,6 +121,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
         CACHE_PLOT if caches else "",
         [] if wordings is None else wording_lines(wordings, names),
         [] if equal is None else equal_quality_lines(equal, runs, names, list(curve_of.values())),
+        told(runs, names, hidden) if hidden else "",
     )
     replace_file(out_dir / "report.md", inert(text))
     write_page(runs, metrics, out_dir, command, equal, wordings)
@@ -191,6 +198,7 @@ def _markdown(
     cache_plot: str,
     wordings: Sequence[str],
     answer: Sequence[str],
+    no_seconds: str,
 ) -> str:
     devices = sorted({measured_on(run) for run in runs})
     measured = [_measured_speedup(run, runs) for run in runs]
@@ -201,6 +209,7 @@ def _markdown(
         "",
         *([f"Where a name does not say it: {said}.", ""] if said else []),
         *answer,
+        *[line for sentence in apart_lines(runs, names) for line in (sentence, "")],
         "![quality against tokens per forward](quality_tpf.png)",
         "",
         cache_plot,
@@ -208,11 +217,11 @@ def _markdown(
     ]
     heads = [metric.heading for metric in METRICS.values()] + ["NFE speed-up over k=1"] * has_baseline
     rows = []
-    for name, speedup in zip(names, measured, strict=True):
+    for name, run, speedup in zip(names, runs, measured, strict=True):
         row = metrics[name][ALL]
         cells = [metric.show(row[key]) for key, metric in METRICS.items()]
         cells += ["" if speedup is None else f"{speedup:.2f}x"] * has_baseline
-        rows.append([name, str(row["score"].n), *cells])
+        rows.append([marked(name, run), str(row["score"].n), *cells])
     lines += [*table(["run", "n", *heads], rows), "", LEGEND, ""]
     if has_baseline:
         lines += [
@@ -220,7 +229,7 @@ def _markdown(
             "samples with the same stop rule, model and cache.",
             "",
         ]
-    lines += [f"Seconds were measured on: {'; '.join(devices)}.", ""]
+    lines += [f"Seconds were measured on: {'; '.join(devices)}.", "", *([no_seconds, ""] if no_seconds else [])]
     if unfinished:
         kept = "left out" if any(run.info["status"] == "done" for run in runs) else "shown as they are"
         again = "its command to finish it" if len(unfinished) == 1 else "their commands to finish them"
@@ -279,7 +288,7 @@ def _write_tasks(path: Path, metrics: Metrics) -> None:
 
 def _six(cell: float | str) -> str:
     """A number to six digits."""
-    return cell if isinstance(cell, str) else f"{cell:.6g}"
+    return cell if isinstance(cell, str) else "" if math.isnan(cell) else f"{cell:.6g}"
 
 
 def _write_csv(path: Path, lines: Sequence[Mapping[str, object]]) -> None:

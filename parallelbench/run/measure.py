@@ -25,27 +25,28 @@ class Timed(Generic[T]):
     place: of the request in the queue.
     latency_s: wall seconds of the turns that it was live in.
     share_s: its share of all seconds. Those of a turn are divided evenly among the requests that were live in it, those
-        before the first turn among all.
+        before the first turn among all. cpu_s: the same of the seconds that this thread had a processor.
     """
 
     place: int
     result: T
     latency_s: float
     share_s: float
+    cpu_s: float = LEAST_S
 
 
 def timed(begin: Callable[[], Iterator[Turn[T]]], number: int) -> Iterator[list[Timed[T]]]:
     """What ends in each turn of a queue of `number` requests, which `begin` begins. The device is synchronised at both
     ends of a turn; what the caller does between two turns takes no time."""
-    took, turns = _seconds(begin)
-    waiting = [(0.0, took / max(number, 1))] * number
+    took, cpu, turns = _seconds(begin)
+    waiting = [(0.0, took / max(number, 1), cpu / max(number, 1))] * number
     while True:
-        took, turn = _seconds(lambda: next(turns, None))
+        took, cpu, turn = _seconds(lambda: next(turns, None))
         if turn is None:
             return
         for place in turn.live:
-            latency, share = waiting[place]
-            waiting[place] = latency + took, share + took / len(turn.live)
+            latency, share, own = waiting[place]
+            waiting[place] = latency + took, share + took / len(turn.live), own + cpu / len(turn.live)
         yield [Timed(place, result, *waiting[place]) for place, result in turn.ended.items()]
 
 
@@ -72,13 +73,14 @@ def timed_requests(
         yield from timed(batch_by_batch, len(requests))
 
 
-def _seconds(work: Callable[[], R]) -> tuple[float, R]:
+def _seconds(work: Callable[[], R]) -> tuple[float, float, R]:
+    """Wall seconds and CPU seconds of this thread, and what comes of the work."""
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     synchronize()
-    began = time.perf_counter()
+    began, had = time.perf_counter(), time.thread_time()
     result = work()
     synchronize()
-    return max(time.perf_counter() - began, LEAST_S), result
+    return max(time.perf_counter() - began, LEAST_S), max(time.thread_time() - had, LEAST_S), result
 
 
 def watch_memory() -> Callable[[], dict[str, object] | None]:

@@ -87,6 +87,8 @@ def make_record(
     version: str,
     latency_s: float,
     share_s: float | None = None,
+    cpu_s: float | None = None,
+    *,
     batch: Sequence[Sample] = (),
 ) -> Record:
     """The record of a sample's generation. version: of its task. batch: the samples that stood with it in the queue,
@@ -110,6 +112,7 @@ def make_record(
         stopped_by=generation.stopped_by,
         latency_s=latency_s,
         share_s=share_s,
+        cpu_s=cpu_s,
         batch_size=len(batch or [sample]),
         batch=(batch or [sample])[0].id,
         drafts=[[d.forward, len(d.tokens), d.accepted, int(d.tied)] for d in generation.drafts],

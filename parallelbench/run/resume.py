@@ -104,9 +104,9 @@ class OpenJob:
             for one in ended:
                 if (sample := queue[one.place]).id in self.known:
                     continue
-                task, times = tasks[sample.task], (one.latency_s, one.share_s)
+                task, times = tasks[sample.task], (one.latency_s, one.share_s, one.cpu_s)
                 scores = _scores(task, sample, one.result.text)
-                records.append(make_record(sample, one.result, scores, task.version, *times, batch_of[sample.id]))
+                records.append(make_record(sample, one.result, scores, task.version, *times, batch=batch_of[sample.id]))
             if not records:
                 continue
             SAMPLES.append(job.folder, records, processes.shard)

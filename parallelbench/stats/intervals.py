@@ -47,8 +47,16 @@ class Value:
 
     def text(self, show: str, scale: int = 1, unit: str = "") -> str:
         """Value and interval in a format such as ".2f"."""
-        value, low, high = (f"{scale * v:{show}}{unit}" for v in (self.value, self.ci_low, self.ci_high))
+        value, low, high = (f"{_shown(scale * v, show)}{unit}" for v in (self.value, self.ci_low, self.ci_high))
         return f"{value} [{low}, {high}]" if self.has_interval else value
+
+
+def _shown(number: float, show: str) -> str:
+    """A number in a format. With a sign, what rounds to zero but is none says so: "-<0.05", not "-0.0"."""
+    text = f"{0.0 if abs(number) < 1e-9 else number:{show}}"
+    if text[0] not in "+-" or float(text) or abs(number) < 1e-9:
+        return text
+    return f"{text[0]}<{text[1:-1]}05" if "." in text else f"{text[0]}<0.5"
 
 
 def bounded(

@@ -1,5 +1,6 @@
 """Aggregates with 95 % confidence intervals over samples."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import MIN_BATCHES, Value, bounded, product
 from parallelbench.tasks.base import first_wording
 
-Metrics = Mapping[str, Mapping[str, Mapping[str, Value]]]  # of runs, by name, task and metric
+Metrics = Mapping[str, Mapping[str, dict[str, Value]]]  # of runs, by name, task and metric
 ALL = "all"
 
 
@@ -41,6 +42,8 @@ class Metric:
 
     def show(self, value: Value) -> str:
         """A cell of a text table."""
+        if math.isnan(value.value):
+            return "\N{EN DASH}"
         shown = f".{self.digits}f"
         text = value.text(shown, self.scale, self.unit)
         return text if self.intervals[0] else text.split(" [")[0]

@@ -2,20 +2,54 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from jaxtyping import Float, Int, Shaped
 
+from parallelbench.records.questions import numbered
 from parallelbench.records.record import Record, Run
 from parallelbench.stats.intervals import Value, bounded, product
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.resampling import resampled
+from parallelbench.tasks.base import first_wording
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What samples observe: the wordings of a question share its difficulty, so together they are one observation.
+
+    of: the place of each sample's question. strata: of each question its task, and how many wordings of it there are.
+    weights: that number, 1 on average.
+    """
+
+    of: Int[np.ndarray, " samples"]
+    strata: Shaped[np.ndarray, " questions"]
+    weights: Float[np.ndarray, " questions"]
+
+    def mean(self, numbers: Float[np.ndarray, "*k samples"]) -> Float[np.ndarray, "*k questions"]:
+        """The mean over the wordings of each question."""
+        if len(self.of) == len(self.weights):
+            return numbers
+        sums = np.zeros((*numbers.shape[:-1], len(self.weights)))
+        np.add.at(sums, (..., self.of), numbers)
+        return (sums / np.bincount(self.of)).round(9)  # what cancels out is 0
+
+
+def observed(tasks: Shaped[np.ndarray, " samples"], asked: Int[np.ndarray, " samples"] | None) -> Questions:
+    """The questions of samples. asked: a number that the wordings of a question share. None: none has several."""
+    if asked is None or len(np.unique(asked)) == len(asked):
+        return Questions(np.arange(len(tasks)), tasks, np.ones(len(tasks)))
+    _, first, of, counts = np.unique(asked, return_index=True, return_inverse=True, return_counts=True)
+    strata = np.array([f"{first_wording(str(tasks[i]))}/{count}" for i, count in zip(first, counts, strict=True)])
+    return Questions(of, strata, counts * len(counts) / len(asked))
 
 
 @dataclass(frozen=True)
 class Paired:
     """Columns of numbers of runs over the same samples, `[runs, samples]`, and the task of each sample, `[samples]`.
 
-    score: per cent. nfe: forwards. tokens: decoded before EOS. canvas: response columns.
+    score: per cent. nfe: forwards. tokens: decoded before EOS. canvas: response columns. asked: as in `observed`.
     """
 
     tasks: np.ndarray
@@ -23,16 +57,24 @@ class Paired:
     nfe: np.ndarray
     tokens: np.ndarray
     canvas: np.ndarray
+    asked: np.ndarray | None = None
+
+    @cached_property
+    def questions(self) -> Questions:
+        """What statistics are made of: a question in several wordings is one observation."""
+        return observed(self.tasks, self.asked)
 
     def part(self, of: np.ndarray) -> "Paired":
         """Some of the samples."""
         numbers = (self.score, self.nfe, self.tokens, self.canvas)
-        return Paired(self.tasks[of], *(column[:, of] for column in numbers))
+        return Paired(
+            self.tasks[of], *(column[:, of] for column in numbers), None if self.asked is None else self.asked[of]
+        )
 
     def taking(self, runs: np.ndarray) -> "Paired":
         """Rows of some of the runs. runs: their places, one per sample `[rows, samples]` or for all `[rows, 1]`."""
         numbers = (self.score, self.nfe, self.tokens, self.canvas)
-        return Paired(self.tasks, *(column[runs, np.arange(len(self.tasks))] for column in numbers))
+        return Paired(self.tasks, *(column[runs, np.arange(len(self.tasks))] for column in numbers), self.asked)
 
     def by_task(self) -> Iterator[tuple[str, np.ndarray]]:
         """Each task and which samples are its own, `[samples]`; last ALL with all of them."""
@@ -46,9 +88,9 @@ class Paired:
         return np.where(np.ptp(self.nfe, axis=1) > 0, np.maximum(self.canvas.max(1), most), most)
 
     def alike(self) -> np.ndarray:
-        """Weights of samples by which all tasks weigh alike, 1 on average, `[samples]`."""
+        """Weights of questions by which all tasks weigh alike, 1 on average, `[questions]`."""
         _, places, counts = np.unique(self.tasks, return_inverse=True, return_counts=True)
-        return len(self.tasks) / (len(counts) * counts[places])
+        return self.questions.weights * self.questions.mean(len(self.tasks) / (len(counts) * counts[places]))
 
 
 @dataclass(frozen=True)
@@ -93,16 +135,19 @@ def side_by_side(runs: Sequence[Run]) -> Paired:
         column(lambda r: r.nfe),
         column(lambda r: r.num_tokens),
         column(lambda r: len(r.committed_at)),
+        np.array(numbered([by_id[0][key] for key in order])),
     )
 
 
 def means(paired: Paired) -> Means:
-    """Means over samples within each task, then over tasks; samples are drawn within their task, alike for all runs."""
-    columns = np.stack([paired.score, paired.nfe, paired.canvas / paired.nfe, paired.tokens])
+    """Means over samples within each task, then over tasks; questions are drawn within their task, alike for all
+    runs."""
+    asked = paired.questions
+    columns = asked.mean(np.stack([paired.score, paired.nfe, paired.canvas / paired.nfe, paired.tokens]))
     worst, best = columns.mean(2), columns.mean(2)
     worst[:3] = paired.score.min(1).clip(max=0), paired.slow(), paired.canvas.mean(1) / paired.slow()
     best[0] = paired.score.max(1).clip(min=100)
-    score, nfe, tps, tokens = resampled(columns, paired.tasks, worst, best, paired.alike())
+    score, nfe, tps, tokens = resampled(columns, asked.strata, worst, best, paired.alike())
     return Means(score, nfe, tps, tokens / nfe)
 
 
@@ -118,16 +163,16 @@ class Marks:
 
 def marks(paired: Paired) -> list[Marks]:
     """Of each run."""
-    found, weights = [], paired.alike()
+    found, weights, asked = [], paired.alike(), paired.questions
 
     def mean(numbers: np.ndarray, powers: Sequence[int], unseen: Sequence[float]) -> Value:
-        return product(np.atleast_2d(weights * numbers), powers, paired.tasks, np.array([unseen]))
+        return product(np.atleast_2d(weights * asked.mean(numbers)), powers, asked.strata, np.array([unseen]))
 
     columns = (paired.score, paired.nfe, paired.tokens, paired.canvas, paired.slow())
     for score, nfe, tokens, canvas, slow in zip(*columns, strict=True):
         found.append(
             Marks(
-                bounded(score, 0, 100, paired.tasks, weights),
+                bounded(asked.mean(score), 0, 100, asked.strata, weights),
                 mean(nfe, (1,), [slow]),
                 mean(canvas / nfe, (1,), [canvas.mean() / slow]),
                 mean(np.stack([tokens, nfe]), (1, -1), [tokens.mean(), slow]),

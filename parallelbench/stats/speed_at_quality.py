@@ -14,8 +14,9 @@ from jaxtyping import Float
 from parallelbench.records.record import Run
 from parallelbench.stats.curves import places
 from parallelbench.stats.intervals import CONFIDENCE, Value
+from parallelbench.stats.leading import crowned, leading
 from parallelbench.stats.paired import side_by_side
-from parallelbench.stats.resampling import interval, lead, resampled
+from parallelbench.stats.resampling import interval, lead, resampled, tops
 
 LEVELS = (0.99, 0.97, 0.9)  # of the best run's score
 MIDDLE = LEVELS[1]
@@ -32,13 +33,14 @@ class Speed:
 
 @dataclass(frozen=True)
 class EqualQuality:
-    """Speeds of all curves, the fastest at the middle level first, ceilings behind the methods. best: the score that
-    levels are shares of, the best of a method's run."""
+    """Speeds of all curves, the fastest at the middle level first, ceilings after the methods. best: the score that
+    levels are shares of, the best of a method's run. runs: places of those that are compared."""
 
     best: float
     reference: str
     rows: Mapping[str, Mapping[float, Speed]]
     ceilings: frozenset[str]
+    runs: tuple[int, ...]
 
     @property
     def winner(self) -> str | None:
@@ -48,13 +50,14 @@ class EqualQuality:
 
 
 def equal_quality(runs: Sequence[Run], curve_of: Sequence[str]) -> EqualQuality | None:
-    """Of runs and the curve of each; None unless a curve has several runs and all decoded the same samples."""
-    curves = {name: [runs[i] for i in at] for name, at in places(curve_of).items()}
-    samples = {tuple(sorted((r.task, r.id, r.prompt_sha) for r in run.records)) for run in runs}
-    if len(curves) == len(runs) or len(samples) > 1:
+    """Of the runs over the largest set of equal samples, and the curve of each run; None unless a curve has several of
+    them."""
+    led = leading(runs)
+    curves = {name: [runs[led[i]] for i in at] for name, at in places([curve_of[i] for i in led]).items()}
+    if len(curves) == len(led):
         return None
-    methods = [run for run in runs if not run.facts.is_ceiling] or runs
-    best = max(float(np.mean([r.scores["score"] for r in run.records])) for run in methods)
+    compared = [runs[i] for i in led]
+    best = max(float(np.mean([r.scores["score"] for r in compared[i].records])) for i in crowned(compared))
     ceilings = frozenset(name for name, members in curves.items() if all(run.facts.is_ceiling for run in members))
     reference = reference_curve(list(curves))
     rows = speeds(curves, reference)
@@ -63,7 +66,7 @@ def equal_quality(runs: Sequence[Run], curve_of: Sequence[str]) -> EqualQuality 
         tpf = rows[name][MIDDLE].tpf
         return name in ceilings, -(tpf.value if tpf else 0.0)
 
-    return EqualQuality(best, reference, {name: rows[name] for name in sorted(rows, key=place)}, ceilings)
+    return EqualQuality(best, reference, {name: rows[name] for name in sorted(rows, key=place)}, ceilings, tuple(led))
 
 
 def reference_curve(names: Sequence[str]) -> str:
@@ -77,24 +80,31 @@ def speeds(curves: Mapping[str, Sequence[Run]], reference: str) -> dict[str, dic
     runs decoded the same samples."""
     all_runs = [run for runs in curves.values() for run in runs]
     paired = side_by_side(all_runs)
-    ranked = [i for i, run in enumerate(all_runs) if not run.facts.is_ceiling] or list(range(len(all_runs)))
+    ranked = crowned(all_runs)
     names, n = [name for name, runs in curves.items() for _ in runs], len(paired.tasks)
-    columns = np.stack([paired.score, paired.tokens, paired.nfe])
+    asked = paired.questions
+    columns = asked.mean(np.stack([paired.score, paired.tokens, paired.nfe]))
     worst, best = columns.mean(2), columns.mean(2)
     worst[0], worst[2], best[0] = paired.score.min(1).clip(max=0), paired.slow(), paired.score.max(1).clip(min=100)
-    score, tokens, nfe = resampled(columns, paired.tasks, worst, best)
-    tpf, top = tokens / nfe, score[:, ranked].max(1)
+    score, tokens, nfe = resampled(columns, asked.strata, worst, best, asked.weights)
+    tpf, curve_of = tokens / nfe, places(names)
 
-    reached = {
-        name: {level: speeds_at(tpf[:, at], score[:, at], level * top) for level in LEVELS}
-        for name, at in places(names).items()
-    }
+    def reached(top: np.ndarray) -> dict[str, dict[float, np.ndarray]]:
+        return {
+            name: {level: speeds_at(tpf[:, at], score[:, at], level * top) for level in LEVELS}
+            for name, at in curve_of.items()
+        }
+
+    alone, beside = reached(tops(score[:, ranked])), reached(score[:, ranked].max(1))  # curves share a level's error
     return {
         name: {
-            level: Speed(speed_value(values, n), speed_value(lead(values, reached[reference][level]), n))
-            for level, values in of.items()
+            level: Speed(
+                speed_value(alone[name][level], n),
+                speed_value(lead(beside[name][level], beside[reference][level]), n),
+            )
+            for level in LEVELS
         }
-        for name, of in reached.items()
+        for name in alone
     }
 
 

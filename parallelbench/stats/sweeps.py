@@ -12,11 +12,12 @@ import numpy as np
 from scipy.stats import binom, permutation_test
 from tqdm import tqdm
 
+from parallelbench.records.questions import question
 from parallelbench.records.record import Run
 from parallelbench.stats.curves import places
 from parallelbench.stats.intervals import Value, Z
 from parallelbench.stats.paired import Means
-from parallelbench.stats.resampling import HALF, interval
+from parallelbench.stats.resampling import HALF, interval, tops
 from parallelbench.stats.speed_at_quality import speed_at
 
 LEVELS = (80, 75, 70)  # per cent, the leaderboard's
@@ -25,9 +26,9 @@ NUM_FLIPS = 9999
 LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
     "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
-    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. Area: under the Pareto front of score, "
-    "%, by TPF. 95 % intervals: bootstrap over samples within their tasks, the same draws for all, with a sample at "
-    "its worst among those of the lower limit and one at its best among those of the upper."
+    "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. 95 % intervals: bootstrap over samples "
+    "within their tasks, the same draws for all, with a sample at its worst among those of the lower limit and one at "
+    "its best among those of the upper."
 )
 
 
@@ -63,7 +64,7 @@ def aup(speed: np.ndarray, score: np.ndarray, best: float, kept: np.ndarray | No
 
 def aups(speed: np.ndarray, score: np.ndarray, best: np.ndarray, n: int) -> np.ndarray:
     """AUP of a curve in each resample of `resampling.resampled`, `[1 + resamples]`; speed, score: `[1 + resamples,
-    points]`; n samples.
+    points]`; n questions.
 
     AUP jumps where a point is about five points below the slowest, and data near that edge do not show how far. So the
     points that stay are the same in all resamples of a limit: for the lower one those that are within five points even
@@ -88,13 +89,6 @@ def pareto(speed: np.ndarray, score: np.ndarray) -> np.ndarray:
     for i in np.flatnonzero(same):  # equal points are on the front together
         on[i] = on[i - 1]
     return order[on][::-1]
-
-
-def area(speed: np.ndarray, score: np.ndarray) -> float:
-    """The area under the Pareto front from (0, 0): at each speed the best score of a point at least as fast
-    (hypervolume), in per cent times tokens per forward."""
-    front = pareto(speed, score)
-    return float((np.diff(speed[front], prepend=0.0) * score[front]).sum())
 
 
 def oracle(score: np.ndarray, nfe: np.ndarray) -> np.ndarray:
@@ -127,19 +121,18 @@ def sign_flip_p(differences: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Scores of one decoder's runs: PBx by level on both speeds, AUP, area."""
+    """Scores of one decoder's runs: PBx by level on both speeds, AUP."""
 
     points: int
     tps: dict[int, Value]
     tpf: dict[int, Value]
     aup: Value
-    area: Value
 
 
 def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Means, generation: str) -> dict[str, Sweep]:
     """Scores of every curve, `strategies` naming each run's, with 95 % intervals."""
-    n = len(runs[0].records)
-    best = resampled.score.max(1)  # of any run, in each resample
+    n, questions = len(runs[0].records), len({question(record) for record in runs[0].records})
+    best = tops(resampled.score)  # of any run, in each resample
     sweeps = {}
     curves = places(strategies).items()
     for name, at in tqdm(curves, desc="scores", unit="curve", leave=False, disable=None, delay=1):
@@ -154,7 +147,6 @@ def score_sweeps(runs: Sequence[Run], strategies: Sequence[str], resampled: Mean
             len(at),
             levels(tps),
             levels(tpf),
-            interval(aups(tpf, score, best, n), n),
-            interval(np.array([area(*row) for row in zip(tpf, score, strict=True)]), n),
+            interval(aups(tpf, score, best, questions), n),
         )
     return sweeps

@@ -10,6 +10,7 @@ from parallelbench.records.record import Run
 from parallelbench.stats.curves import run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import ALL, METRICS, OF_DRAFTS, Metric, aggregate, legend
+from parallelbench.stats.timing import busy
 
 WIDTH = 100  # characters of a line
 LEAST_FORWARD = 1e-7  # seconds of a forward, shared by a batch: below what a machine can do
@@ -26,6 +27,8 @@ def run_table(run: Run, brief: bool = False) -> str:
         part = [record for record in run.records if wording(record.task) == number]
         shown[f"all in wording {number}"] = aggregate(part)[ALL]
     told = [] if brief else [*wrap(legend(columns), WIDTH, break_on_hyphens=False), f"measured on {measured_on(run)}"]
+    if told and busy(run):
+        told.append("Its seconds are the machine's more than its own: decode again on an idle machine to compare them.")
     return "\n".join([*_table("task", shown, columns), *told])
 
 
@@ -69,7 +72,8 @@ def measured_on(run: Run) -> str:
     processes = run.info.get("processes", 1)
     beside = f", {processes} processes at once" if processes > 1 else ""
     odd = ", by a clock that stood still or jumped (do not use them)" if _odd_clock(run) else ""
-    return one_line(f"{run.info['device']}, batch size {run.config['batch_size']}{beside}{odd}")
+    crowd = f", {busy(run)}" if busy(run) else ""
+    return one_line(f"{run.info['device']}, batch size {run.config['batch_size']}{beside}{crowd}{odd}")
 
 
 def _odd_clock(run: Run) -> bool:

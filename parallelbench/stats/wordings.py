@@ -16,6 +16,7 @@ from parallelbench.records.record import Run
 from parallelbench.stats.agreement import agreement
 from parallelbench.stats.curves import places
 from parallelbench.stats.intervals import Value, bounded
+from parallelbench.stats.leading import leading
 from parallelbench.stats.resampling import resampled
 from parallelbench.stats.speed_at_quality import MIDDLE, speeds_at
 
@@ -55,10 +56,10 @@ class Wordings:
 
 
 def across_wordings(runs: Sequence[Run], curve_of: Sequence[str]) -> Wordings | None:
-    """Over the questions that all these runs were asked in all of their wordings; runs in one wording are left out, and
-    None where no two are left. Ceilings are not ranked."""
-    asked_of = ({(question(record), wording(record.task)): record for record in run.records} for run in runs)
-    found = {i: asked for i, asked in enumerate(asked_of) if len({number for _, number in asked}) > 1}
+    """Over the questions that the leading runs were asked in all of their wordings; runs in one wording are left out,
+    and None where no two are left. Ceilings are not ranked."""
+    asked_of = {i: {(question(r), wording(r.task)): r for r in runs[i].records} for i in leading(runs)}
+    found = {i: asked for i, asked in asked_of.items() if len({number for _, number in asked}) > 1}
     if len(found) < 2:
         return None
     both = set.intersection(*({number for _, number in asked} for asked in found.values()))

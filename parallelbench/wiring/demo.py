@@ -54,8 +54,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, speed: float, svg: Path | None) -> None:
-    if sys.stderr.isatty():
-        print("loading PyTorch, which takes some seconds", end="\r", file=sys.stderr, flush=True)
+    told = "loading PyTorch, which takes some seconds" if sys.stderr.isatty() else ""
+    print(told, end="", file=sys.stderr, flush=True)
     import hydra
     from rich.console import Console
     from rich.text import Text
@@ -68,7 +68,7 @@ def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, spe
     from parallelbench.wiring.config import build_generator, title
 
     transformers_logging.disable_progress_bar()
-    decodings = []
+    ready = []
     for overrides in asked:
         with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
             chosen = hydra.compose(RUN, list(overrides), return_hydra_config=True).hydra.runtime.choices
@@ -80,7 +80,10 @@ def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, spe
             generator.prompt_len(request)
             if not isinstance(generator, Traceable):
                 raise ValueError(f"the loop of {name} does not tell its steps; choose another decoder")
-            decodings.append(Decoding(name, generator, request))
+            generator.warm_up([request])  # else the first decode has the seconds that it takes to get going
+            ready.append((name, generator, request))
+    print("\r" + " " * len(told) + "\r" if told else "", end="", file=sys.stderr, flush=True)
+    decodings = [Decoding(*each) for each in ready]
     console = Console(markup=False, highlight=False, emoji=False)
     console.print(Text(sample.messages[-1]["content"]), "")
     play(decodings, console, speed)

@@ -59,7 +59,8 @@ class Report:
         score, nfe, tokens, columns = (
             np.array([one[key] for one in numbers], dtype=float) for key in ("score", "nfe", "tokens", "columns")
         )
-        return compare(Paired(tasks, 100 * score, nfe, tokens, columns))
+        asked = self.data["sets"][a["set"]].get("asked")  # older pages do not have it
+        return compare(Paired(tasks, 100 * score, nfe, tokens, columns, asked and np.array(asked)))
 
 
 def read_report(path: Path) -> Report:

@@ -58,10 +58,11 @@ class Biased:
 
     def __init__(self, model: Any, bias: dict[int, float]) -> None:
         self.model, self.bias = model, bias
-        self.spec, self.passes, self.new_kv = model.spec, model.passes, model.new_kv
+        self.spec, self.passes = model.spec, model.passes
+        self.new_kv, self.renew_kv = model.new_kv, model.renew_kv
 
-    def logits(self, canvas: Tensor, plan: Plan, want: Tensor, *, end: Tensor, kv: Any) -> Tensor:
-        logits = self.model.logits(canvas, plan, want, end=end, kv=kv)
+    def logits(self, canvas: Tensor, plan: Plan, want: Tensor, *, end: Tensor, kv: Any, soft: Any = None) -> Tensor:
+        logits = self.model.logits(canvas, plan, want, end=end, kv=kv, soft=soft)
         for token, bias in self.bias.items():
             logits[..., token] += bias
         return logits

@@ -18,7 +18,9 @@ import numpy as np
 import vl_convert
 
 from parallelbench.records.files import replace_file
+from parallelbench.records.questions import numbered
 from parallelbench.records.record import Record, Run
+from parallelbench.report.compare import FEW, UNDECIDED
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
 from parallelbench.report.drawing.style import KNOWN, look
 from parallelbench.report.page.viewer import viewer_data
@@ -27,11 +29,13 @@ from parallelbench.report.sections import rewording
 from parallelbench.stats.curves import curve_names, shown_knobs
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, quantiles
+from parallelbench.stats.leading import apart_lines, crowned, leading, marked, text_of
 from parallelbench.stats.metrics import ALL, METRICS, Metrics
-from parallelbench.stats.paired import means, pair
+from parallelbench.stats.paired import means, observed, pair
 from parallelbench.stats.speed_at_quality import EqualQuality
 from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
 from parallelbench.stats.sweeps import LEVELS, score_sweeps
+from parallelbench.stats.timing import busy, told, unreliable, without_seconds
 from parallelbench.stats.wordings import Wordings
 
 HERE = Path(__file__).parent
@@ -73,6 +77,8 @@ def page_data(
     wordings: Wordings | None = None,
 ) -> dict[str, object]:
     """What the page shows, as JSON values: a row per run, the sets of samples they share, scores of sweeps."""
+    led, best_of, hidden = set(leading(runs)), set(crowned(runs)), unreliable(runs)
+    metrics = without_seconds(metrics, hidden)
     names, tasks = list(metrics), list(dict.fromkeys(task for rows in metrics.values() for task in rows if task != ALL))
     curves = curve_names(names, runs)
     sets = grouped(  # of samples, to the places of their runs
@@ -90,6 +96,7 @@ def page_data(
         texts, questions = [""] * len(runs), [""] * len(sets)
     return {
         "tasks": tasks,
+        "compare": {"few": FEW, "undecided": UNDECIDED},
         "legend": {"compare": COMPARE_LEGEND, "sweeps": SWEEP_LEGEND},
         "runs": [
             {
@@ -97,6 +104,10 @@ def page_data(
                 "curve": curve,
                 "label": ", ".join(map(str, shown_knobs(run, runs).values())),
                 "is_ceiling": run.facts.is_ceiling,
+                "is_apart": i not in led,
+                "text_of": text_of(run),
+                "may_be_best": i in best_of,
+                "busy": busy(run),
                 "looks": _looks(run),
                 "folder": str(run.folder),
                 "command": command(run),
@@ -117,13 +128,15 @@ def page_data(
             for i, (name, curve, run) in enumerate(zip(names, curves, runs, strict=True))
         ],
         "sets": [
-            {"tasks": [tasks.index(task) for task, *_ in key], "student": _student(key), "questions": asked}
-            for key, asked in zip(sets, questions, strict=True)
+            {"tasks": [tasks.index(task) for task, *_ in key], **_observed(_in_order(runs[i])), "questions": asked}
+            for key, (i, *_), asked in zip(sets, sets.values(), questions, strict=True)
         ],
         "sweeps": [row for members in sets.values() for row in _sweeps([(runs[i], curves[i], i) for i in members])],
         "equal": _opening(equal, runs, names, curves),
+        "apart": " ".join(apart_lines(runs, names)).replace("`", ""),
+        "no_seconds": told(runs, names, hidden).replace("`", "") if hidden else "",
         "wordings": wordings and _rewording(wordings),
-        "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0], ["area", 0]],
+        "sweep_heads": [*([f"PB{x} {speed}", 2] for speed in ("TPF", "TPS") for x in LEVELS), ["AUP", 0]],
         "metrics": [
             [name, metric.heading, metric.about, metric.digits, metric.scale, metric.unit, metric.intervals[1]]
             for name, metric in METRICS.items()
@@ -141,13 +154,14 @@ def _opening(
     return {
         "about": opening.about(equal),
         "use": use,
-        "answer": "" if use is None else opening.answer(equal, names[use]),
+        "answer": "" if use is None else opening.answer(equal, marked(names[use], runs[use])),
         "heads": opening.heads(),
         "rows": [
             {
                 "curve": name,
                 "is_ceiling": name in equal.ceilings,
-                "runs": [i for i, curve in enumerate(curves) if curve == name],
+                "runs": (at := [i for i in equal.runs if curves[i] == name]),
+                "text_of": text_of(runs[at[0]]),
                 "cells": [
                     [
                         speed.tpf and _numbers(speed.tpf),
@@ -212,10 +226,13 @@ def _samples(run: Run) -> dict[str, list[float | None]]:
     }
 
 
-def _student(key: Sequence[Sequence[str]]) -> list[list[float]]:
-    """The quantiles of each task's intervals, as it comes first, and of all samples' together."""
-    of = np.array([task for task, *_ in key])
-    return [quantiles(part) for part in (*(of[of == task] for task in dict.fromkeys(of.tolist())), of)]
+def _observed(records: Sequence[Record]) -> dict[str, object]:
+    """A number for each sample that the wordings of its question share, nothing where none has several, and the
+    quantiles of each task's intervals, as it comes first, and of all samples' together."""
+    of, numbers = np.array([record.task for record in records]), numbered(records)
+    student = [quantiles(of[of == task]) for task in dict.fromkeys(of.tolist())]
+    asked = numbers if len(set(numbers)) < len(numbers) else None
+    return {"asked": asked, "student": [*student, quantiles(observed(of, np.array(numbers)).strata)]}
 
 
 def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:
@@ -232,7 +249,6 @@ def _sweeps(members: Sequence[tuple[Run, str, int]]) -> list[dict[str, object]]:
             "values": [
                 *(_numbers(levels[x]) for levels in (sweep.tpf, sweep.tps) for x in LEVELS),
                 _numbers(sweep.aup),
-                _numbers(sweep.area),
             ],
         }
         for curve, sweep in sweeps.items()

@@ -1,7 +1,7 @@
 "use strict";
 // What the page computes itself, because it depends on what a reader chooses. Each has its twin in Python, and a test
-// gives both the same numbers: front (stats.sweeps.pareto), bounded and product (stats.intervals), signFlipP
-// (stats.sweeps.sign_flip_p), replay (records.trace.replay).
+// gives both the same numbers: front (stats.sweeps.pareto), bounded and product (stats.intervals), observed
+// (stats.paired), signFlipP (stats.sweeps.sign_flip_p), replay (records.trace.replay).
 window.algorithms = (() => {
   /** Rows that no other beats in one of speed and score and equals in the other. */
   function front(rows, speed) {
@@ -56,13 +56,28 @@ window.algorithms = (() => {
     const statistic = (m) => Math.sqrt(n) * m - Z * Math.sqrt(nullVariance(points.map((x) => x - m), shares, room - m));
     return least >= room || statistic(least) >= 0 ? least : root(statistic, least, room * (1 - 1e-9));
   }
-  function bounded(values, low, high, strata, [near]) {
-    const n = values.length, value = mean(values);
+  function bounded(values, low, high, strata, [near], weights = values.map(() => 1)) {
+    const weighted = values.map((x, i) => x * weights[i]);
+    const n = values.length, value = mean(weighted);
     if (n === 1) return [value, value, value];
-    const [spread, freedom] = within(values, strata), scale = Math.sqrt(n / freedom);
+    const [spread, freedom] = within(weighted, strata), scale = Math.max(...weights) * Math.sqrt(n / freedom);
     const least = near * Math.sqrt(mean(spread.map((x) => x * x)) / n);
     return [value, Math.max(low, value - scoreLimit(spread.map((x) => -x), scale * (value - low), least)),
       Math.min(high, value + scoreLimit(spread, scale * (high - value), least))];
+  }
+
+  /** stats.paired.observed: the wordings of a question are one observation. tasks: a place for each task that its
+      wordings share. */
+  function observed(tasks, asked) {
+    if (!asked || new Set(asked).size === asked.length) return { mean: (values) => values, strata: tasks, weights: tasks.map(() => 1) };
+    const members = new Map();
+    asked.forEach((question, i) => (members.get(question) ?? members.set(question, []).get(question)).push(i));
+    const groups = [...members.values()];
+    return {
+      mean: (values) => groups.map((own) => Number(mean(own.map((i) => values[i])).toFixed(9))),
+      strata: groups.map((own) => `${tasks[own[0]]}/${own.length}`),
+      weights: groups.map((own) => (own.length * groups.length) / asked.length),
+    };
   }
 
   function product(columns, powers, strata, unseen, [, none, there]) {
@@ -138,5 +153,5 @@ window.algorithms = (() => {
     return frames;
   }
 
-  return { front, bounded, product, signFlipP, replay };
+  return { front, bounded, observed, product, signFlipP, replay };
 })();

@@ -7,8 +7,10 @@
   const MAX_LABELS = 80, LETTERS = 16; // points that get a label, and its length
   const strict = runs.some((run) => Object.values(run.tasks).some((row) => row.score[0] !== row.score_strict[0]));
   const columns = () => Object.entries(METRICS).filter(([key]) => key !== "score_strict" || strict); // it may say nothing new
-  const measuredOn = (run) => `${run.device}, batch size ${run.batch_size}${run.processes > 1 ? `, ${run.processes} processes at once` : ""}`;
-  const methods = (rows) => (rows.every((row) => row.run.is_ceiling) ? rows : rows.filter((row) => !row.run.is_ceiling));
+  const measuredOn = (run) => `${run.device}, batch size ${run.batch_size}${run.processes > 1 ? `, ${run.processes} processes at once` : ""}${run.busy ? `, ${run.busy}` : ""}`;
+  const those = (rows, fit) => (rows.some(fit) ? rows.filter(fit) : rows);
+  /** The methods among the runs that the page leads with, or what there is of them. */
+  const methods = (rows) => those(those(rows, (row) => !row.run.is_apart), (row) => !row.run.is_ceiling);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // Where a label may stand beside its point, in pixels: nearest first.
@@ -35,7 +37,7 @@
   const views = new Map(); // chart id to its view
   async function draw(id, rows, speed, title) {
     const key = ["decoder", "cache", "model"].find((k) => unique(rows.map((row) => row.run[k])).length > 1) ?? "decoder";
-    const onFront = front(methods(rows), speed), caches = unique(rows.map((row) => row.run.cache));
+    const onFront = front(methods(rows).filter((row) => row[speed][0] !== null), speed), caches = unique(rows.map((row) => row.run.cache));
     const byCache = key === "decoder" && caches.length > 1;
     const named = (run) => run[key] + (run.is_ceiling ? " (ceiling)" : "");
     const values = rows.filter((row) => row[speed][0] > 0).map((row) => ({
@@ -93,5 +95,5 @@
     button.addEventListener("click", async () => save(`${id}.svg`, "image/svg+xml", await views.get(id).toSVG()));
   }
 
-  Object.assign(window.report, { draw, columns, measuredOn, methods });
+  Object.assign(window.report, { draw, columns, measuredOn, methods, those });
 })();

@@ -1,39 +1,51 @@
 "use strict";
 // Two runs sample by sample, as `analyze compare` has it.
 (() => {
-  const { bounded, product, signFlipP } = window.algorithms;
+  const { bounded, observed, product, signFlipP } = window.algorithms;
   const { $, data, ALL, make, unique, fixed, percent, limits, withInterval, breakable, json, fill } = window.report;
   const { runs, sets } = data;
 
   async function compare(a, b) {
-    const { tasks, student } = sets[a.set];
+    const { tasks, asked, student } = sets[a.set];
     const [A, B] = await Promise.all([a.samples, b.samples].map(json));
     const names = unique(tasks), mean = (values) => values.reduce((x, y) => x + y, 0) / values.length;
     return [...names, -1].map((task, place) => {
       const of = (values) => (task < 0 ? values : values.filter((_, i) => tasks[i] === task));
-      const strata = of(tasks), t = student[place], change = of(A.score).map((score, i) => 100 * (of(B.score)[i] - score));
-      const columns = [B.nfe, A.nfe, A.tokens, B.tokens].map(of), means = columns.map(mean);
+      const t = student[place], moved = of(A.score.map((score, i) => 100 * (B.score[i] - score)));
+      const one = observed(of(tasks).map((i) => data.tasks[i].split("@")[0]), asked && of(asked));
+      const { strata, weights } = one, change = one.mean(moved), most = Math.max(...weights), weigh = (values) => values.map((x, i) => x * weights[i]);
+      const columns = [B.nfe, A.nfe, A.tokens, B.tokens].map((values) => weigh(one.mean(of(values)))), means = columns.map(mean);
       const slow = ({ nfe, columns: wide }) => { // where all took equally many there are no slower ones
-        const most = Math.max(...of(nfe));
-        return Math.min(...of(nfe)) < most ? Math.max(most, ...of(wide)) : most;
+        const longest = Math.max(...of(nfe));
+        return Math.min(...of(nfe)) < longest ? Math.max(longest, ...of(wide)) : longest;
       };
-      const slower = [[slow(B), ...means.slice(1)], [means[0], slow(A), ...means.slice(2)]]; // a slow sample of B, of A
-      const most = Math.max(100, ...change.map(Math.abs));
+      const slower = [[slow(B), ...means.slice(1)], [means[0], slow(A), ...means.slice(2)]] // a slow sample of B, of A
+        .map((sample) => sample.map((x) => most * x));
+      const bound = Math.max(100, ...change.map(Math.abs));
       return {
-        task: task < 0 ? ALL : data.tasks[task], n: strata.length,
+        task: task < 0 ? ALL : data.tasks[task], n: moved.length, questions: change.length,
         a: 100 * mean(of(A.score)), b: 100 * mean(of(B.score)),
-        difference: bounded(change, -most, most, strata, t), p: signFlipP(change),
-        better: change.filter((c) => c > 0).length, worse: change.filter((c) => c < 0).length,
+        difference: bounded(change, -bound, bound, strata, t, weights), p: signFlipP(weigh(change)),
+        better: moved.filter((c) => c > 0).length, worse: moved.filter((c) => c < 0).length,
         nfe: product(columns.slice(0, 2), [1, -1], strata, slower.map((sample) => sample.slice(0, 2)), t),
         tpf: product(columns, [-1, 1, -1, 1], strata, slower, t),
       };
     });
   }
 
-  const signed = (digits) => (value) => (Number.isFinite(value) ? (value >= 0 ? "+" : "") + value.toFixed(digits) : "\u2013");
+  /** With a sign; what rounds to zero but is none says so. */
+  const signed = (digits) => (value) => {
+    if (!Number.isFinite(value)) return "\u2013";
+    const zero = Math.abs(value) < 1e-9, text = (zero ? 0 : Math.abs(value)).toFixed(digits), sign = zero || value > 0 ? "+" : "-";
+    return !zero && Number(text) === 0 ? `${sign}<${(10 ** -digits / 2).toFixed(digits + 1)}` : sign + text;
+  };
   const shortP = (p) => (p < 1e-4 ? p.toExponential(1) : p.toPrecision(2));
   const number = (key, head, show, title) => ({ head, title, value: (row) => row[key], cell: (row) => show(row[key]) });
-  const range = (key, head, show, title) => ({ head, title, range: (row) => row[key], cell: (row) => withInterval(row[key], show) });
+  const { few, undecided } = data.compare;
+  const cut = (row, values) => (row.questions < few ? [values[0], values[0], values[0]] : values);
+  const withWord = (row, values, show) => (row.questions < few ? `${show(values[0])} (too few samples)` : withInterval(values, show));
+  const range = (key, head, show, title) => ({ head, title, range: (row) => row[key], cell: (row) => withWord(row, row[key], show) });
+  const isUndecided = ({ questions, difference: [, low, high], p }) => questions >= few && (low > 0 || high < 0) !== (p < 0.05);
   let asked = 0; // only the last choice is shown
   async function showPair() {
     const turn = ++asked;
@@ -47,16 +59,17 @@
     const rows = await compare(a, b), all = rows.at(-1);
     if (turn !== asked) return;
     const points = signed(1);
-    $("verdict").textContent = `B \u2212 A: ${points(all.difference[0])} points${limits(all.difference, points)} over ${all.n} samples, `
-      + `p = ${shortP(all.p)}; B takes ${all.nfe[0].toFixed(3)} times the forwards of A.`;
+    $("verdict").textContent = `B \u2212 A: ${points(all.difference[0])} points${limits(cut(all, all.difference), points)} over ${all.n} samples`
+      + `${all.questions < few ? " (too few for an interval)" : ""}, p = ${shortP(all.p)}${isUndecided(all) ? "*" : ""}; B takes ${all.nfe[0].toFixed(3)} times the forwards of A.`;
     fill("compare-table", [
       { head: "task", value: (row) => row.task, cell: (row) => breakable(row.task) },
       number("n", "n", String, "Samples"), number("a", "A %", fixed(1)), number("b", "B %", fixed(1)),
       range("difference", "B \u2212 A", signed(1), "Points, 95 % interval"),
-      number("p", "p", shortP, "Paired permutation test"),
+      { ...number("p", "p", shortP, "Paired permutation test"), cell: (row) => shortP(row.p) + (isUndecided(row) ? "*" : "") },
       number("better", "better", String, "Samples on which B scores more"), number("worse", "worse", String, "Samples on which B scores less"),
       range("nfe", "NFE B/A", fixed(3)), range("tpf", "TPF B/A", fixed(3)),
     ], rows, (row) => (row.task === ALL ? "total" : ""));
+    $("compare-legend").textContent = (rows.some(isUndecided) ? `${undecided} ` : "") + data.legend.compare;
     if (sets[a.set].questions) await showDiffering(a, b, () => turn === asked);
   }
 

@@ -3,7 +3,7 @@
 (() => {
   const { front } = window.algorithms;
   const { read, $, data, ALL, make, unique, capital, fixed, percent, METRICS, shown, withInterval, runName, breakable, fill, columns, draw,
-    measuredOn, methods, showPair, showSamples, sample } = window.report;
+    measuredOn, methods, those, showPair, showSamples, sample } = window.report;
   const { runs, sets } = data;
 
   // ---- Filters
@@ -53,8 +53,8 @@
 
   function card(title, row) {
     const { run } = row;
-    return make("div", { class: "card" }, make("h3", {}, title), make("strong", {}, breakable(run.name)),
-      make("div", {}, `${shown(row, "score")} % at ${shown(row, "tpf")} TPF, ${shown(row, "tokens_per_s")} tokens/s`),
+    return make("div", { class: "card" }, make("h3", {}, title), make("strong", {}, runName(run)),
+      make("div", {}, `${shown(row, "score")} % at ${shown(row, "tpf")} TPF${row.tokens_per_s[0] === null ? "" : `, ${shown(row, "tokens_per_s")} tokens/s`}`),
       make("div", { class: "muted" }, `${shown(row, "nfe")} forwards per sample, ${measuredOn(run)}`), copyButton(run));
   }
 
@@ -66,7 +66,7 @@
     $("equal-legend").textContent = equal.about;
     const rows = equal.rows.filter((row) => row.cells.some(([tpf]) => tpf) && row.runs.some((i) => fits(runs[i])));
     fill("equal-table", [
-      { head: "decoder", value: (row) => row.curve, cell: (row) => runName({ name: row.curve, is_ceiling: row.is_ceiling }) },
+      { head: "decoder", value: (row) => row.curve, cell: (row) => runName({ ...row, name: row.curve }) },
       ...equal.heads.map((head, i) => ({ head, range: (row) => row.cells[i][0] ?? [null, null, null], cell: (row) => row.cells[i][1] })),
     ], rows, (row) => (row.is_ceiling ? "ceiling" : ""));
   }
@@ -75,13 +75,15 @@
     const task = $("task").value, rows = visible(), ranked = methods(rows);
     const where = task === ALL ? "all tasks" : task;
     $("shown").textContent = `${rows.length} of ${runs.length} runs shown, ${where}`;
-    const best = ranked.reduce((a, b) => (b.score[0] > a.score[0] || (b.score[0] === a.score[0] && b.tpf[0] > a.tpf[0]) ? b : a), ranked[0]);
+    const rivals = those(ranked, (row) => row.run.may_be_best);
+    const best = rivals.reduce((a, b) => (b.score[0] > a.score[0] || (b.score[0] === a.score[0] && b.tpf[0] > a.tpf[0]) ? b : a), rivals[0]);
     const bound = Number($("loss").value) || 0;
     const good = ranked.filter((row) => 100 * (best.score[0] - row.score[0]) <= bound + 1e-9);
     const most = (speed) => good.reduce((a, b) => (b[speed][0] > a[speed][0] ? b : a), good[0]);
     const near = `at most ${bound} point${bound === 1 ? "" : "s"}`;
     const answers = new Map([[best, ["Best score"]]]);
     for (const [speed, title] of [["tpf", "most tokens per forward"], ["tokens_per_s", "most tokens per second"]]) {
+      if (speed === "tokens_per_s" && good.some((row) => row[speed][0] === null)) continue;
       answers.set(most(speed), [...(answers.get(most(speed)) ?? []), `${title}, ${near} below`]);
     }
     $("cards").replaceChildren(...(rows.length ? [...answers].map(([row, titles]) => card(capital(titles.join("; ")), row))
@@ -90,6 +92,8 @@
 
     $("mixed").textContent = unique(rows.map((row) => measuredOn(row.run))).length > 1
       ? "; these runs were measured on different devices, batch sizes or beside others, so their seconds do not compare" : "";
+    $("no-seconds").textContent = data.no_seconds;
+    $("chart-seconds").parentElement.hidden = rows.filter((row) => row.tokens_per_s[0] !== null).length < Math.min(2, rows.length);
     drawAll(rows);
 
     const onFront = front(ranked, "tpf");
@@ -135,7 +139,7 @@
   }
   function drawAll(rows = visible()) {
     draw("chart-tpf", rows, "tpf", "tokens per forward");
-    draw("chart-seconds", rows, "tokens_per_s", "tokens per second");
+    if (!$("chart-seconds").parentElement.hidden) draw("chart-seconds", rows, "tokens_per_s", "tokens per second");
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());
 
@@ -199,7 +203,7 @@
   document.title = $("title").textContent;
   $("about").textContent = `Suite ${unique(runs.map((run) => run.suite)).join(", ")}; ${data.tasks.length} tasks, `
     + `${unique(runs.map((run) => run.tasks[ALL].n)).join(" or ")} samples per run; measured on ${unique(runs.map(measuredOn)).join("; ")}.`
-    + (sets.length > 1 ? " The runs decoded different samples; only those over the same ones can be compared in pairs." : "");
+    + (sets.length > 1 ? ` The runs decoded different samples; only those over the same ones can be compared in pairs. ${data.apart}` : "");
   $("runs-legend").textContent = columns().map(([, { head, about }]) => `${capital(head)}: ${about}.`).join(" ");
   $("sweeps-legend").textContent = data.legend.sweeps;
   if (data.wordings !== null) {
@@ -208,7 +212,8 @@
     $("wording-legend").textContent = data.wordings.legend;
   }
   const better = (i, j) => runs[j].tasks[ALL].score[0] - runs[i].tasks[ALL].score[0] || runs[j].tasks[ALL].tpf[0] - runs[i].tasks[ALL].tpf[0];
-  const ranked = [...runs.keys()].sort((i, j) => Number(runs[i].is_ceiling) - Number(runs[j].is_ceiling) || better(i, j));
+  const later = ({ is_apart, is_ceiling, may_be_best }) => 4 * is_apart + 2 * is_ceiling + !may_be_best;
+  const ranked = [...runs.keys()].sort((i, j) => later(runs[i]) - later(runs[j]) || better(i, j));
   const rivals = ranked.slice(1).filter((i) => runs[i].set === runs[ranked[0]].set);
   const near = rivals.filter((i) => !runs[i].is_ceiling && runs[ranked[0]].tasks[ALL].score[0] - runs[i].tasks[ALL].score[0] <= 0.01);
   const fastest = (list) => list.reduce((i, j) => (runs[j].tasks[ALL].tpf[0] > runs[i].tasks[ALL].tpf[0] ? j : i), list[0]);

@@ -25,7 +25,8 @@ window.report = (() => {
   const withInterval = (row, show) => make("span", {}, show(row[0]), make("span", { class: "interval" }, limits(row, show)));
   const word = (text) => make("span", { class: "word" }, ...text.split(/(?<=[/_=])/).flatMap((part) => [part, make("wbr")]));
   const breakable = (name) => make("span", {}, ...name.split(/( )/).map((part) => (part === " " ? part : word(part)))); // a knob stays whole where it fits
-  const runName = (run) => (run.is_ceiling ? make("span", {}, breakable(run.name), make("span", { class: "tag" }, "ceiling")) : breakable(run.name));
+  const tagOf = (run) => (run.is_ceiling ? "ceiling" : run.text_of ? `same text as ${run.text_of}` : "");
+  const runName = (run) => (tagOf(run) ? make("span", {}, breakable(run.name), make("span", { class: "tag" }, tagOf(run))) : breakable(run.name));
 
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));

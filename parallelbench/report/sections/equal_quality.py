@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from parallelbench.records.record import Run
 from parallelbench.report.markdown import table
+from parallelbench.stats.leading import marked
 from parallelbench.stats.metrics import measure
 from parallelbench.stats.speed_at_quality import LEVELS, MIDDLE, EqualQuality, Speed
 
@@ -19,8 +20,8 @@ def to_use(equal: EqualQuality, runs: Sequence[Run], curve_of: Sequence[str]) ->
     """Place of the winner's fastest run whose score is at the middle level."""
     good = [
         i
-        for i, (run, curve) in enumerate(zip(runs, curve_of, strict=True))
-        if curve == equal.winner and measure("score", run.records).value >= MIDDLE * equal.best
+        for i in equal.runs
+        if curve_of[i] == equal.winner and measure("score", runs[i].records).value >= MIDDLE * equal.best
     ]
     return max(good, key=lambda i: measure("tpf", runs[i].records).value, default=None)
 
@@ -65,10 +66,11 @@ def equal_quality_lines(
     """A section of Markdown."""
     use = to_use(equal, runs, curve_of)
     lines = ["## Speed at equal quality", ""]
-    lines += [answer(equal, f"`{names[use]}`"), ""] if use is not None else []
+    lines += [answer(equal, marked(f"`{names[use]}`", runs[use])), ""] if use is not None else []
     rows = []
     for name, row in equal.rows.items():
-        shown = f"*{name}* ({CEILING})" if name in equal.ceilings else name
+        first = next(runs[i] for i in equal.runs if curve_of[i] == name)
+        shown = f"*{name}* ({CEILING})" if name in equal.ceilings else marked(name, first)
         if _reaches(row):
             rows.append([shown, *(cell(equal, name, row[level]) for level in LEVELS)])
     return [*lines, about(equal), "", *table(["decoder", *heads()], rows), ""]
