@@ -220,12 +220,11 @@ def test_a_program_may_use_its_folder(without_namespaces: Path) -> None:
 
 
 def test_the_first_program_that_defines_what_is_asked_counts() -> None:
-    named = {"asked": ["double"]}
-    assert run_code("Solution\n" + RIGHT, TESTS, alternatives=[RIGHT], **named).passed
-    assert run_code("def other(): pass", TESTS, alternatives=["double = 3", RIGHT], **named).passed
-    assert not run_code(WRONG, TESTS, alternatives=[RIGHT], **named).passed
-    assert run_code("raise SystemExit\n", TESTS, alternatives=[RIGHT], **named).reason == "exited"
-    assert "NameError" in run_code("Solution", TESTS, alternatives=["x = 1"], **named).stderr
+    assert run_code("Solution\n" + RIGHT, TESTS, alternatives=[RIGHT], asked=["double"]).passed
+    assert run_code("def other(): pass", TESTS, alternatives=["double = 3", RIGHT], asked=["double"]).passed
+    assert not run_code(WRONG, TESTS, alternatives=[RIGHT], asked=["double"]).passed
+    assert run_code("raise SystemExit\n", TESTS, alternatives=[RIGHT], asked=["double"]).reason == "exited"
+    assert "NameError" in run_code("Solution", TESTS, alternatives=["x = 1"], asked=["double"]).stderr
 
 
 LIBRARY = """
