@@ -116,13 +116,13 @@ def run_code(
     verdict = verdict.removeprefix(token) if verdict.startswith(token) else ""
     if verdict.startswith("imports "):
         name = verdict.removeprefix("imports ").partition(".")[0]
-        raise ValueError(f"the tests import {name!r}, which they may not; {use_packages([name])}")
+        raise ValueError(f"the tests import {name!r}, which they may not; {use_packages([name], packages)}")
     return Outcome(_reason(code, verdict), printed, complained)
 
 
-def use_packages(names: Sequence[str]) -> str:
-    """How packages are allowed."""
-    return f"if it is to be trusted, install it and give {PLACE}.packages=[{','.join(names)}]"
+def use_packages(names: Sequence[str], packages: Sequence[str] = ()) -> str:
+    """How packages are allowed besides those that are."""
+    return f"give {PLACE}.packages=[{','.join([*packages, *names])}] if what is installed under that name is trusted"
 
 
 @cache
@@ -195,9 +195,9 @@ def _is_full(work: Path) -> bool:
 
 
 @cache
-def check_sandbox(unsandboxed: bool = False) -> None:
+def check_sandbox(unsandboxed: bool = False, packages: tuple[str, ...] = ()) -> None:
     """Raises ValueError or RuntimeError as `run_code` would."""
-    run_code("", "", unsandboxed=unsandboxed, timeout_s=60.0)
+    run_code("", "", packages=packages, unsandboxed=unsandboxed, timeout_s=60.0)
 
 
 def _run(job: bytes, work: Path, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> tuple[int | None, bytes]:
