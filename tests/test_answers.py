@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from parallelbench.tasks.code.answers import called_names, humaneval_programs, imported, programs
 from parallelbench.tasks.code.sandbox import check_sandbox
 from parallelbench.tasks.code.tasks import HumanEval, Mbpp
+from parallelbench.tasks.rows import check_references
 
 WHOLE = "def total(xs):\n    return sum(xs)"
 INDENTED = "  def total(xs):\n      return sum(xs)"
@@ -126,3 +128,40 @@ def test_tests_that_import_a_package(tmp_path: Path) -> None:
     own = HumanEval(source, packages=["numpy"])
     (sample,) = own.samples(1, 0)
     assert [own.score(sample, text)["score"] for text in (sample.target, "    return 0")] == [1, 0]
+
+
+def test_references_are_scored_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        check_sandbox()
+    except ValueError as error:
+        pytest.skip(str(error))
+    rows = [
+        {"task_id": number, "text": "Sum.", "code": WHOLE, "test_list": [f"assert total([1, 2]) == {right}"]}
+        for number, right in enumerate((3, 4))
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Mbpp(str(path))
+    samples = sorted(task.samples(2, 0), key=lambda sample: sample.id)
+    check_references(task, samples[:1])
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"the references of 1 of 2 rows of .* do not score 1 \(mbpp/1\)"):
+            check_references(task, samples)
+        monkeypatch.setattr(Mbpp, "score", None)  # they are known now
+    with pytest.raises(ValueError, match="the references of 1 of 1 rows"):
+        check_references(task, samples[1:])
+
+
+def test_a_run_names_failing_references(cli: Callable, tmp_path: Path) -> None:
+    row = {"question": "?", "answer": "#### 3"}
+    write(tmp_path / "good.jsonl", row)
+    code, _, err = cli("run", "suite=gsm8k", "suite.tasks.0.source=good.jsonl", "gen_length=32", "out_dir=a")
+    assert code == 0 and "references" not in err, err
+    try:
+        check_sandbox()
+    except ValueError as error:
+        pytest.skip(str(error))
+    write(tmp_path / "bad.jsonl", {"text": "Sum.", "code": WHOLE, "test_list": ["assert total([1]) == 2"]})
+    code, _, err = cli("run", "suite=mbpp", "suite.tasks.0.source=bad.jsonl", "gen_length=32", "out_dir=b")
+    assert code == 2 and "the references of 1 of 1 rows of bad.jsonl do not score 1 (mbpp/0)" in err, err
+    assert not (tmp_path / "b").exists()
