@@ -57,7 +57,11 @@ def read_number(text: str) -> Fraction | None:
         if NUMBER.search(line):
             return _of_equation(line)
     text = re.sub(GROUP.replace("{}", "000"), "", text)
-    found = [match for match in NUMBER.finditer(text) if not re.search(r"\^[{(]?$", text[: match.start()][-2:])]
+    found = [
+        match
+        for match in NUMBER.finditer(text)
+        if not re.search(r"\^[{(]?$", text[max(0, match.start() - 2) : match.start()])
+    ]
     return _value(found[-1]) if found else None
 
 
