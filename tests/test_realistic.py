@@ -12,7 +12,8 @@ import pytest
 from parallelbench.tasks import Task
 from parallelbench.tasks.code.sandbox import check_sandbox
 from parallelbench.tasks.code.tasks import HumanEval, Mbpp, extract_code, trim
-from parallelbench.tasks.mathematics import Gsm8k, Math, read_boxed, read_number
+from parallelbench.tasks.mathematics import Gsm8k, Math
+from parallelbench.tasks.number import read_boxed, read_number
 from parallelbench.tasks.rows import draw_rows
 
 GSM_ROWS = [

@@ -10,7 +10,8 @@ import pytest
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import Sample, Task
 from parallelbench.tasks.code.tasks import humaneval_programs, trim
-from parallelbench.tasks.mathematics import Gsm8k, Math, read_boxed
+from parallelbench.tasks.mathematics import Gsm8k, Math
+from parallelbench.tasks.number import read_boxed
 from parallelbench.tasks.official.scores import ListScore, parse_list_strict
 from parallelbench.tasks.text.grammar import LONGEST_WORD, PIECE, Harper
 

@@ -10,6 +10,7 @@ from conf.knobs import Count, Number, check
 from parallelbench.run.generator import Generator, Request, Traceable
 from parallelbench.tasks import Sample, Task
 from parallelbench.tasks.base import PLACE
+from parallelbench.tasks.rows import check_references
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def prepare(
     """Draws the samples and sorts them into batches, by task and then by prompt length. traces: how many samples of a
     task to save the steps of, its first ones.
 
-    Raises ValueError for sizes below 1, a benchmark seed out of range, an empty prompt or steps that nobody tells.
+    Raises ValueError for sizes below 1, a benchmark seed out of range, an empty prompt, rows none of whose references
+    scores 1, or steps that nobody tells.
     """
     check(prepare, limit=limit, seed=seed, batch_size=batch_size, gen_len=gen_len, traces=traces)
     if traces and not isinstance(generator, Traceable):
@@ -69,11 +71,12 @@ def prepare(
     for place, task in enumerate(tasks):
         try:
             samples = task.samples(limit, seed)
+            check_task(task, samples)
+            check_references(task, samples)
         except ValueError as error:
             if PLACE not in str(error):
                 raise
             raise ValueError(str(error).replace(PLACE, f"suite.tasks.{place}")) from error
-        check_task(task, samples)
         traced |= {sample.id for sample in samples[:traces]}
         samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]

@@ -4,10 +4,10 @@ answer, which the model works towards in words. Zero-shot, in our own wording.""
 import logging
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 
 from conf.knobs import Count, Knobs
 from parallelbench.tasks.base import Sample
+from parallelbench.tasks.number import read_boxed, read_number
 from parallelbench.tasks.rows import Row, draw_rows
 
 GSM8K_PROMPT = (
@@ -29,7 +29,7 @@ class Gsm8k(Knobs):
     split: str = "test"
     gen_len: Count = 256
     name: str = "gsm8k"
-    version: str = "1"
+    version: str = "2"
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
         return [self._sample(row) for row in draw_rows(self.source, self.subset, self.split, limit, seed)]
@@ -67,7 +67,7 @@ class Math(Knobs):
     split: str = "test"
     gen_len: Count = 512
     name: str = "math500"
-    version: str = "1"
+    version: str = "2"
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
         is_same("1", "1")  # raises before anything is decoded when math-verify is missing
@@ -87,44 +87,6 @@ class Math(Knobs):
         return Sample(f"{self.name}/{row.index}", self.name, messages, {}, f"\\boxed{{{answer}}}", self.gen_len)
 
 
-_NUMBER = r"(?<![\w.)])-?[0-9]*\.?[0-9]+(?:/[0-9]+)?|[0-9]*\.?[0-9]+(?:/[0-9]+)?"
-
-
-def read_number(text: str) -> Fraction | None:
-    """The answer of a text as an exact number: after `####`, in the last \\boxed{}, after "answer is" or "answer:", or
-    else the last number. Of an equation, the right side counts."""
-    text = re.sub(r"\\[!,;]|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", text.replace("\N{MINUS SIGN}", "-"))
-    text = re.sub(r"\\?\$", "", text)
-    marked = [text.rpartition("####")[2] if "####" in text else "", read_boxed(text) or ""]
-    marked += re.split(r"answer(?: is|:)", text, flags=re.IGNORECASE)[1:][-1:]
-    for part in marked:
-        line = next(iter(part.strip().splitlines()), "")
-        found = re.findall(_NUMBER, line.rpartition("=")[2])
-        if found:
-            return _fraction(found[0])
-    found = re.findall(_NUMBER, text)
-    return _fraction(found[-1]) if found else None
-
-
-def _fraction(number: str) -> Fraction | None:
-    try:
-        return Fraction(number)
-    except (ValueError, ZeroDivisionError):  # "1.5/2", thousands of digits, "1/0"
-        return None
-
-
-def read_boxed(text: str) -> str | None:
-    """Content of the last complete \\boxed{}, braces within it balanced."""
-    starts = {match.end() for match in re.finditer(r"\\f?boxed\s*\{", text)}
-    open_, last = [], slice(0, 0)  # once through the text, whatever is nested in what
-    for brace in re.finditer(r"(?<!\\)[{}]", text):
-        if brace[0] == "{":
-            open_.append(brace.end())
-        elif open_ and (start := open_.pop()) in starts and start > last.start:
-            last = slice(start, brace.start())
-    return text[last].strip() if last.start else None
-
-
 def is_same(target: str, completion: str) -> bool:
     """Whether the answer found in the end of a completion is mathematically the target. A comparison that takes longer
     than five seconds counts as no. Raises ValueError where math-verify is not installed."""
@@ -136,4 +98,14 @@ def is_same(target: str, completion: str) -> bool:
             "pip install 'dllm-parallelbench[eval]'"
         ) from error
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # a sample that is wrong is no warning
-    return bool(verify(parse(target), parse(completion[-READ:])))
+    return bool(verify(parse(improper(target)), parse(improper(completion[-READ:]))))
+
+
+def improper(text: str) -> str:
+    """A text with \\frac{5}{4} for 1 1/4, which math-verify takes for 1."""
+
+    def fraction(match: re.Match[str]) -> str:
+        whole, part, of = map(int, match.groups())
+        return rf"\frac{{{whole * of + part}}}{{{of}}}" if part < of else match[0]
+
+    return re.sub(r"(?<![\w./^}])([0-9]{1,9})\s+([0-9]{1,9})/([0-9]{1,9})(?![0-9/.])", fraction, text)

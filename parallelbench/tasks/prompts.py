@@ -5,7 +5,8 @@ from typing import Literal
 
 from conf.knobs import Count, Knobs
 from parallelbench.tasks.base import PLACE, Sample
-from parallelbench.tasks.mathematics import is_same, read_number
+from parallelbench.tasks.mathematics import is_same
+from parallelbench.tasks.number import read_number
 from parallelbench.tasks.rows import Row, draw_rows
 
 

