@@ -55,6 +55,7 @@ def decode_ahead(
     cache: CacheStrategy,
     stop: StopRule,
     seed: int = 0,
+    draws: Sequence[int] | None = None,
     max_steps: int | None = None,
     on_step: OnStep | None = None,
     device: torch.device | str = "cpu",
@@ -73,7 +74,7 @@ def decode_ahead(
     """
     check(decode_ahead, match=match, plan_by=plan_by)
     check_ahead(model, decoder, cache, stop, states)
-    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
+    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, draws, max_steps, device)
     batch, device = len(prompts), state.canvas.device
     first = torch.arange(batch, device=device) * states  # the row of each row's state 0
     filled = [[k < s for k in range(states - 1)] for s in range(states)]

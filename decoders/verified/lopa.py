@@ -36,6 +36,7 @@ def decode_lookahead(
     cache: CacheStrategy,
     stop: StopRule,
     seed: int = 0,
+    draws: Sequence[int] | None = None,
     max_steps: int | None = None,
     on_step: OnStep | None = None,
     device: torch.device | str = "cpu",
@@ -48,7 +49,7 @@ def decode_lookahead(
     """
     check(decode_lookahead, branches=branches)
     check_lookahead(model, decoder, cache, stop, branches)
-    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, device)
+    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, draws, max_steps, device)
     states, device = branches + 1, state.canvas.device
     filled = [[k == s - 1 for k in range(branches)] for s in range(states)]
     forwards = Branches(model, cache, state, filled, on_step is not None or decoder.needs_decided)
