@@ -18,6 +18,7 @@ from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
 from dllm.protocols import DenoisingLM, LanguageModel, Text
+from dllm.text import encode_piece
 
 Prompt = Text | Sequence[Token]  # raw text, chat messages, or token ids
 Template = str | Sequence[str | Number]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
@@ -139,7 +140,7 @@ def encode_template(model: DenoisingLM, template: Template) -> list[int]:
         if isinstance(part, int):
             ids += [model.spec.mask_id] * part
         else:
-            ids += model.encode(part)
+            ids += encode_piece(model, part)
     return ids
 
 

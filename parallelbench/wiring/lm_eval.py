@@ -29,6 +29,7 @@ from tqdm import tqdm
 from decoders import NO_CACHE, Decoder, FixedK, Generation, Never, decode
 from decoders.generate import describe, encode
 from dllm.model import DiffusionLM
+from dllm.text import render_chat
 from parallelbench.records.files import append, to_json
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.run.measure import timed
@@ -107,10 +108,9 @@ class DllmLM(LM):
         tokenizer = self.model.tokenizer
         if tokenizer is None or tokenizer.chat_template is None:
             raise ValueError(f"model {self.model.name!r} has no chat template; leave out --apply_chat_template")
-        options: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
-        if not add_generation_prompt:  # the answer's beginning is given
-            options["continue_final_message"] = True
-        return cast(str, tokenizer.apply_chat_template(chat_history, **options))
+        given = not add_generation_prompt  # the answer's beginning
+        how = {"add_generation_prompt": add_generation_prompt, "continue_final_message": given}
+        return render_chat(tokenizer, self.model.name, chat_history, **how)
 
     def get_model_info(self) -> dict[str, Any]:
         """What the harness writes beside its results: the model, and costs with their 95 % intervals."""
