@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 import dllm
 from decoders.generate import encode_template
 from dllm.guidance import Guided
-from dllm.text import encode_piece, encode_text, render_chat
+from dllm.text import PLAIN_TEMPLATE, encode_piece, encode_text, render_chat
 
 ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Say hello."}]
 LOOP = "{% for m in messages %}<{{ m.role }}>"
@@ -119,7 +119,7 @@ def test_a_text_begins_with_bos_once_where_the_tokenizer_writes_it() -> None:
     tokenizer = bos_writer()
     assert encode_text(tokenizer, "mine", "w1 w2") == [0, 2, 3] == encode_text(tokenizer, "mine", "<s> w1 w2")
     assert encode_text(tokenizer, "mine", "") == [] and encode_piece(tokenizer, "w2") == [3]
-    tokenizer.chat_template = dllm.text.PLAIN_TEMPLATE
+    tokenizer.chat_template = PLAIN_TEMPLATE
     assert encode_text(tokenizer, "mine", [{"role": "user", "content": "w1"}]) == [0, 2]
     tokenizer.chat_template = "{{ bos_token }} {{ messages[0].content }}"
     assert encode_text(tokenizer, "mine", [{"role": "user", "content": "w1"}]) == [0, 2]

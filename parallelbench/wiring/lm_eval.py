@@ -113,7 +113,7 @@ class DllmLM(LM):
             raise ValueError(f"model {self.model.name!r} has no chat template; leave out --apply_chat_template")
         given = not add_generation_prompt  # the answer's beginning
         how = {"add_generation_prompt": add_generation_prompt, "continue_final_message": given}
-        return render_chat(tokenizer, self.model.name, chat_history, **how)
+        return render_chat(tokenizer, self.model.name, chat_history, None, **how)
 
     def get_model_info(self) -> dict[str, Any]:
         """What the harness writes beside its results: the model, and costs with their 95 % intervals."""
