@@ -9,7 +9,8 @@ from tqdm import tqdm
 
 from conf.knobs import Count, Number, Token, check
 from decoders.compose import Decoder, check_is_decoder
-from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode_queue, row_seeds
+from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode_queue
+from decoders.noise import row_seeds
 from decoders.rules.basic import Threshold
 from decoders.stop import StopRule, StrictEos
 from decoders.types import responses
@@ -17,6 +18,7 @@ from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
 from dllm.protocols import DenoisingLM, LanguageModel, Text, check_is_denoiser
+from dllm.text import encode_piece
 
 Prompt = Text | Sequence[Token]  # raw text, chat messages, or token ids
 Template = str | Sequence[str | Number]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens
@@ -61,7 +63,7 @@ def generate(
     templates: instead of `gen_len`, what each response looks like (examples below).
     block_len: columns per block.
     batch_size: prompts per forward; when one ends, the next takes its place.
-    seed: of the random numbers.
+    seed: of the random numbers. A prompt that is given n times at a temperature above 0 gets n samples.
     progress: shows a progress bar.
 
         ['{"name": "', 4, '", "age": ', 2, "}"]    4 and 2 tokens in a JSON skeleton
@@ -117,9 +119,10 @@ def generate_verified(
     check(generate_verified, prompts=prompts, how=how, gen_len=gen_len, batch_size=batch_size, seed=seed)
     stream, rows = CausalStream(model), list[DecodedRow]()
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
+    seeds = row_seeds(seed, ids)
     for first in range(0, len(ids), batch_size):
-        batch = ids[first : first + batch_size]
-        rows += verify(stream, how, batch, [gen_len] * len(batch), row_seeds(seed, batch))
+        batch = slice(first, first + batch_size)
+        rows += verify(stream, how, ids[batch], [gen_len] * len(ids[batch]), seeds[batch])
     return list(describe(model, rows))
 
 
@@ -141,7 +144,7 @@ def encode_template(model: DenoisingLM, template: Template) -> list[int]:
         if isinstance(part, int):
             ids += [model.spec.mask_id] * part
         else:
-            ids += model.encode(part)
+            ids += encode_piece(model, part)
     return ids
 
 

@@ -4,7 +4,6 @@ What verifies drafts, and what looks at several states or blocks of a row, has l
 `decoders.running`). Those of diffusion models are made of this one's parts.
 """
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,6 +17,7 @@ from torch import Tensor
 from conf.knobs import Count, Number, Token, check
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
+from decoders.noise import row_seeds as row_seeds
 from decoders.rules.basic import FixedK
 from decoders.state import NEVER, DecodeState
 from decoders.stop import StopRule, check_stop
@@ -45,6 +45,7 @@ def decode(
     cache: CacheStrategy,
     stop: StopRule,
     seed: int = 0,
+    draws: Sequence[Number] | None = None,
     max_steps: Count | None = None,
     on_step: OnStep | None = None,
     reference: Sequence[Sequence[Number]] | None = None,
@@ -58,7 +59,8 @@ def decode(
         they are never masked or overwritten. No EOS before them ends the row, a given EOS behind them does.
     block_len: columns per window.
     decoder, cache, stop: what is decided, what is computed again, and where a text ends.
-    seed: of the random numbers. They depend on seed and prompt, so equal prompts of one call get equal samples.
+    seed: of the random numbers. They depend on it, the prompt and the draw alone.
+    draws: which sample of its prompt each row is, from 0. None: equal prompts of the call are numbered in order.
     max_steps: forwards after which a row is given up. None: `decoder.max_steps`.
     on_step: called after each step. Its view has the logits of the whole window.
     reference: responses that the view shows beside each step. Where the decoder needs them and None is given, they are
@@ -69,7 +71,8 @@ def decode(
     for lengths or a cache that the model cannot use, and for a rule or a name in place of a decoder.
     """
     parts = {"gen_len": gen_len, "templates": templates, "block_len": block_len, "decoder": decoder, "cache": cache}
-    parts |= {"stop": stop, "seed": seed, "max_steps": max_steps, "on_step": on_step, "reference": reference}
+    parts |= {"stop": stop, "seed": seed, "draws": draws, "max_steps": max_steps, "on_step": on_step}
+    parts["reference"] = reference
     return list(in_order(decode_queue(model, prompts, slots=None, device=device, **parts)))
 
 
@@ -85,6 +88,7 @@ def decode_queue(
     cache: CacheStrategy,
     stop: StopRule,
     seed: int = 0,
+    draws: Sequence[Number] | None = None,
     max_steps: Count | None = None,
     on_step: OnStep | None = None,
     reference: Sequence[Sequence[Number]] | None = None,
@@ -100,7 +104,7 @@ def decode_queue(
     check(decode_queue, slots=slots)
     check_parts(model, decoder, cache)
     check_stop(stop, model.spec)
-    queue, wanted = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, "cpu")
+    queue, wanted = begin(model, prompts, gen_len, templates, block_len, decoder, seed, draws, max_steps, "cpu")
     if reference is not None and len(reference) != len(prompts):
         raise ValueError(f"reference has {len(reference)} rows for {len(prompts)} prompts; give one for each")
     if reference is not None and not all(len(r) <= len(w) for r, w in zip(reference, wanted, strict=True)):
@@ -108,6 +112,7 @@ def decode_queue(
     references = None if reference is None else iter(reference)
     if decoder.needs_reference and reference is None:
         parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "device": device, "slots": slots}
+        parts["draws"] = draws
         first = decode_queue(model, prompts, templates=wanted, decoder=ONE_TOKEN, max_steps=max_steps, **parts)
         references = (row.token_ids for row in in_order(first))
     device, places = usable(device, model), iter(range(len(prompts)))
@@ -174,30 +179,28 @@ def begin(
     block_len: int,
     decoder: Decoder,
     seed: int,
+    draws: Sequence[int] | None,
     max_steps: int | None,
     device: torch.device | str,
 ) -> tuple[DecodeState, list[list[int]]]:
     """The state before the first step, and what is to be decoded after each prompt. The arguments are those of
     `decode`. Raises ValueError for prompts, lengths and templates that cannot be decoded."""
     check(decode, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len, seed=seed)
-    check(decode, max_steps=max_steps)
+    check(decode, draws=draws, max_steps=max_steps)
     decoder.check_window(block_len)
     if not prompts:
         raise ValueError("no prompts given; give at least one")
     for row, prompt in enumerate(prompts):
         if not len(prompt):
             raise ValueError(f"prompt {row} is empty; a canvas needs at least one prompt token")
+    if draws is not None and len(draws) != len(prompts):
+        raise ValueError(f"draws has {len(draws)} numbers for {len(prompts)} prompts; give one for each")
     wanted = responses(model.spec, len(prompts), gen_len, templates, block_len)
     _check_ids(model, "prompt", prompts)
     _check_ids(model, "response", wanted)
     budgets = [decoder.max_steps(len(response), block_len) if max_steps is None else max_steps for response in wanted]
-    seeds = row_seeds(seed, prompts)
-    return DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, torch.device(device)), wanted
-
-
-def row_seeds(seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:
-    """What each row's randomness is made of."""
-    return [zlib.crc32(repr((seed, list(prompt))).encode()) for prompt in prompts]
+    seeds, device = row_seeds(seed, prompts, draws), torch.device(device)
+    return DecodeState.begin(model.spec, prompts, wanted, block_len, seeds, budgets, device), wanted
 
 
 def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None:

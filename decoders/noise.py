@@ -6,6 +6,8 @@ hash (Steele et al., OOPSLA 2014) of its own coordinates. That needs no state an
 """
 
 import zlib
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,6 +62,23 @@ class Noise:
         for size in sizes:
             bits = _hash(bits[..., None] + torch.arange(1, size + 1, device=bits.device) * _INCREMENT)
         return (_shift_right(bits, 11).double() + 0.5) * 2.0**-53
+
+
+def row_seeds(seed: int, prompts: Sequence[Sequence[int]], draws: Sequence[int] | None = None) -> list[int]:
+    """What each row's randomness is made of. draws: which sample of its prompt each row is. None: `numbered`."""
+    draws = numbered(map(tuple, prompts)) if draws is None else draws
+    keys = ((seed, list(prompt), *([draw] if draw else [])) for prompt, draw in zip(prompts, draws, strict=True))
+    return [zlib.crc32(repr(key).encode()) for key in keys]
+
+
+def numbered(items: Iterable[Hashable]) -> list[int]:
+    """How many equal items come before each."""
+    seen: Counter[Hashable] = Counter()
+    places = []
+    for item in items:
+        places.append(seen[item])
+        seen[item] += 1
+    return places
 
 
 def noise_tokens(noise: Noise, width: int, vocab: int, stream: str) -> Int[Tensor, "B W"]:

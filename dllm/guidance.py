@@ -64,6 +64,10 @@ class Guided:
     def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
         return self.model.named_parameters()
 
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self.model, "tokenizer", None)
+
     def encode(self, text: Text) -> list[int]:
         return self.model.encode(text)
 

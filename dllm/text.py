@@ -1,7 +1,12 @@
 """Text in and out of a model by its tokenizer, and what all models of this package share because of it."""
 
+import re
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -9,10 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dllm.checkpoint import PLAIN_TEMPLATE
 from dllm.layers import moved
-from dllm.protocols import Text
+from dllm.protocols import LanguageModel, Text
 
 Show = Callable[[Mapping[str, Any]], str]
+MARK = "\ue000\ue001"  # private characters: what no template writes of its own
+MAX_LINES, MAX_SECONDS, MAX_GROWTH = 300_000, 2, 100_000  # of a template: steps, their time, characters it adds
 
 
 class TextModel(nn.Module, ABC):
@@ -76,38 +84,167 @@ def encode_text(
 ) -> list[int]:
     """Token ids of a text, or of a chat rendered with the tokenizer's template. A chat that says nothing has none.
 
-    show: what stands in the text for a message's part of the type image. None: the model reads text alone. Raises
-    ValueError, with the model's name, when there is no tokenizer or no chat template, and for a part that the model
-    cannot read.
+    A text begins with BOS where the tokenizer writes one, and so does a chat by the plain template; any other template
+    writes what its model wants. show: what stands in the text for a message's part of the type image. None: the model
+    reads text alone. Raises ValueError, with the model's name, when there is no tokenizer or no chat template, and as
+    `render_chat` does.
     """
     if tokenizer is None:
         raise ValueError(
             f"model {name!r} has no tokenizer; give prompts as token ids, and templates to decode() likewise"
         )
     if isinstance(text, str):
-        return cast(list[int], tokenizer(text, add_special_tokens=False)["input_ids"])
+        return _begun(tokenizer, encode_piece(tokenizer, text))
     if tokenizer.chat_template is None:
         raise ValueError(
             f'the tokenizer of model {name!r} has no chat template; load the model with chat_template="plain", or give '
             "prompts as text or token ids"
         )
-    messages = [{**message, "content": _said(message["content"], name, show)} for message in text]
-    if not any(message["content"].strip() for message in messages):
-        return []
-    return cast(list[int], tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+    rendered = render_chat(tokenizer, name, text, show)
+    ids = encode_piece(tokenizer, rendered) if rendered else []
+    return _begun(tokenizer, ids) if tokenizer.chat_template == PLAIN_TEMPLATE else ids
 
 
-def _said(content: str | Sequence[Mapping[str, Any]], name: str, show: Show | None) -> str:
+def encode_piece(of: object, text: str) -> list[int]:
+    """Token ids of a text that stands after others, so without BOS. of: a tokenizer or a model."""
+    _check_whole(text)
+    tokenizer = of if isinstance(of, PreTrainedTokenizerBase) else getattr(of, "tokenizer", None)
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        return cast(list[int], tokenizer(text, add_special_tokens=False)["input_ids"])
+    return cast(LanguageModel, of).encode(text)
+
+
+def _begun(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
+    """Ids behind BOS, once, where the tokenizer begins texts with it. No ids stay none."""
+    bos = tokenizer.bos_token_id
+    begins = ids and bos is not None and ids[0] != bos and cast(list[int], tokenizer("a")["input_ids"])[0] == bos
+    return [cast(int, bos), *ids] if begins else ids
+
+
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    chat: Sequence[Mapping[str, Any]],
+    show: Show | None = None,
+    **how: Any,
+) -> str:
+    """A chat as the tokenizer's template writes it, empty if it says nothing. Contents are given to the template as
+    texts, and where it leaves those out or fails, as parts of the type text, which some templates want.
+
+    how: other arguments of `apply_chat_template`. Raises ValueError for messages that are none, parts that the model
+    cannot read, and a template that fails, does not end or does not show what the user says last.
+    """
+    messages = [_message(message, name, show) for message in chat]
+    said = [i for i, message in enumerate(messages) if message["content"].strip()]
+    if not said:
+        return ""
+    asked = max([i for i in said if messages[i]["role"] == "user"] or said)
+    failed: ValueError | None = None
+    for in_parts in (False, True):
+        try:
+            text = _rendered(tokenizer, name, messages, in_parts, how)
+            marked = [{**message, "content": MARK} if i == asked else message for i, message in enumerate(messages)]
+            if _shows(text, messages[asked]["content"]) and MARK in _rendered(tokenizer, name, marked, in_parts, how):
+                return text
+        except ValueError as error:
+            failed = failed or error
+    raise failed or ValueError(
+        f"the chat template of model {name!r} leaves out what the {messages[asked]['role']} says "
+        f"({messages[asked]['content'][:40]!r}); give one that shows it, such as chat_template=plain"
+    )
+
+
+def _shows(text: str, said: str) -> bool:
+    """Whether most words of what was said are there: templates may take words such as /no_think for themselves."""
+    words = re.findall(r"\w+", said)
+    return 2 * sum(word in text for word in words) >= len(words)
+
+
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    messages: list[dict[str, Any]],
+    in_parts: bool,
+    how: Mapping[str, Any],
+) -> str:
+    """Raises ValueError, with the template's own words, when it fails, or writes or works beyond all measure."""
+    size = sum(len(message["content"]) for message in messages)
+    if in_parts:
+        messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
+    options = {"add_generation_prompt": True, "tokenize": False, **how}
+    try:
+        with _at_most(MAX_LINES + MAX_LINES // 100 * len(messages)):
+            text = tokenizer.apply_chat_template(messages, **options)
+    except Exception as error:  # a template is a program of someone else's, and may fail in any way
+        said = str(error).strip() or type(error).__name__
+        raise ValueError(
+            f"the chat template of model {name!r} fails on this chat: {said.splitlines()[0][:200]}; change the "
+            "messages, or give another chat_template"
+        ) from error
+    if not isinstance(text, str) or len(text) > MAX_GROWTH + 4 * size:
+        raise ValueError(
+            f"the chat template of model {name!r} writes {len(text):,} characters for a chat of {size:,}; give another "
+            "chat_template"
+        )
+    return text
+
+
+@contextmanager
+def _at_most(lines: int) -> Iterator[None]:
+    """Ends a template that runs more lines of its code, as loops in loops do, or computes for MAX_SECONDS: loops
+    without a body count as one line."""
+    before, ran, late = sys.gettrace(), 0, time.thread_time() + MAX_SECONDS
+
+    def line(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal ran
+        ran += event == "line"
+        if ran > lines or time.thread_time() > late:
+            raise RuntimeError(f"it does not end within {lines:,} steps or {MAX_SECONDS} seconds")
+        return line
+
+    def enter(frame: FrameType, event: str, argument: Any) -> Any:
+        return line if frame.f_code.co_filename == "<template>" else None
+
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def _message(message: Any, name: str, show: Show | None) -> dict[str, Any]:
+    """A message with its content as one text."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ValueError(f"{str(message)[:80]} is no message; give {{'role': 'user', 'content': TEXT}}")
+    said = _said(message.get("content"), name, show)
+    _check_whole(said)
+    return {**message, "content": said}
+
+
+def _said(content: Any, name: str, show: Show | None) -> str:
     """A message's content as one text. Its parts follow on each other with nothing between them."""
     if isinstance(content, str):
         return content
+    if not isinstance(content, Sequence):
+        raise ValueError(
+            f"a message has the content {str(content)[:80]}; give a text, or parts of the type text or image"
+        )
     said = []
     for part in content:
-        if not isinstance(part, Mapping) or part.get("type") not in ("text", "image"):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in ("text", "image") or (kind == "text" and not isinstance(part.get("text"), str)):
             raise ValueError(f"a message has the part {str(part)[:80]}; give parts of the type text or image")
-        if part["type"] == "image" and show is None:
+        if kind == "image" and show is None:
             raise ValueError(
                 f"model {name!r} reads text alone, but a message shows an image; use model=dimple for images"
             )
-        said.append(str(part.get("text", "")) if part["type"] == "text" or show is None else show(part))
+        said.append(part["text"] if kind == "text" or show is None else show(part))
     return "".join(said)
+
+
+def _check_whole(text: str) -> None:
+    if half := re.search("[\ud800-\udfff]", text):
+        raise ValueError(
+            f"the text {text[max(half.start() - 20, 0) : half.end()]!r} ends in half a character (a lone surrogate); "
+            "mend the text"
+        )

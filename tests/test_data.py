@@ -179,3 +179,26 @@ def test_a_message_names_the_setting_of_the_task_that_lacks_a_column(cli, tmp_pa
     code, _, err = cli("run", "suite=prompts", f"suite.tasks=[{','.join(tasks)}]", "limit=2", "out_dir=never")
     assert code == 2 and "no field 'ask'; choose suite.tasks.1.prompt= from question, answer" in err
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("packing", [{}, {"pack": 64, "pack_to": 8}])
+def test_an_answer_that_was_cut_learns_no_end(tmp_path: Path, packing: dict) -> None:
+    """Packed or not, and a whole one beside it does. Answers without any room are dropped."""
+    rows = [{"prompt": f"Say {i}.", "answer": "wordy " * (1 + 30 * (i % 2))} for i in range(40)]
+    rows.append({"prompt": "long " * 40, "answer": "x"})
+    made = Rows(write(tmp_path / "r.jsonl", rows), max_length=48, too_long="cut", batch_size=8, **packing)
+    stream = made.open(TOKENIZER)
+    shown = [TOKENIZER.decode(row.tolist()) for step in range(5) for row in stream.batch(step).canvas]
+    answers = [text.split("<eos>")[0] for row in shown for text in row.split("<assistant>")[1:]]
+    ends = [text.startswith("<eos>") for row in shown for text in row.replace("wordy ", "").split("<assistant>")[1:]]
+    assert {answer for answer, end in zip(answers, ends, strict=True) if end} == {"wordy "}
+    cut = [row["answer"] for row in stream.encoded if not row["ends"]]
+    assert len(cut) == 20 and {
+        len(row["prompt"]) + len(row["answer"]) for row in stream.encoded if not row["ends"]
+    } == {48}
+    assert True in ends and False in ends
+    batch = stream.batch(0)
+    if batch.packed is None:
+        last = batch.canvas.gather(1, batch.text_end[:, None] - 1)[:, 0] == TOKENIZER.eos_token_id
+        whole = batch.text_end - batch.prompt_len < 20
+        assert last.equal(whole) and batch.end.equal(batch.text_end)

@@ -3,7 +3,9 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ import dllm
 from decoders import NO_CACHE, Decoder, FixedK, StrictEos, generate
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.tasks import builtin_tasks
-from parallelbench.wiring.lm_eval import DllmLM, elbo
+from parallelbench.wiring.lm_eval import DllmLM, _options, elbo
 
 pytestmark = pytest.mark.filterwarnings("default")  # the harness's own
 
@@ -52,12 +54,57 @@ def test_answers_are_those_of_the_loop(tiny: DiffusionGenerator, tmp_path: Path)
         DllmLM(tiny, costs=tmp_path / "costs.jsonl")
 
 
-@pytest.mark.parametrize("arguments", [{"do_sample": True}, {"temperature": 0.5}, {"beams": 3}])
+@pytest.mark.parametrize("arguments", [{"do_sample": True}, {"num_beams": 4}, {"beams": 3}])
 def test_what_cannot_be_honoured_is_refused(tiny: DiffusionGenerator, arguments: dict) -> None:
     with pytest.raises(ValueError, match=r"decoder.temperature|mean nothing here"):
         DllmLM(tiny).generate_until(instances("generate_until", [("x", arguments)]))
     with pytest.raises(NotImplementedError, match="loglikelihood_rolling"):
         DllmLM(tiny).loglikelihood_rolling([])
+
+
+def test_samples_are_drawn_as_the_task_says(tiny: DiffusionGenerator) -> None:
+    """Equal requests get different samples; a decoder's own temperature comes first; greedy is greedy."""
+    chat = "<user>Say a word.<assistant>"
+
+    def answers(generator: DiffusionGenerator, count: int = 4, **arguments: object) -> list[str]:
+        pair = (chat, {"until": [], "max_new_tokens": 8, **arguments})
+        return DllmLM(generator).generate_until([*instances("generate_until", [pair])] * count)
+
+    greedy = answers(tiny)
+    assert len(set(greedy)) == 1
+    assert answers(tiny, temperature=1, do_sample=False, top_p=0.9, num_beams=1) == greedy
+    drawn = answers(tiny, temperature=1.0, do_sample=True)
+    assert len(set(drawn)) > 1 and answers(tiny, 5, temperature=1.0)[:4] == drawn
+    own = replace(tiny, decoder=replace(tiny.decoder, temperature=1.0))
+    assert answers(own, do_sample=True, temperature=0.2) == drawn
+    assert len(set(answers(tiny, temperature=1.0, top_k=1, top_p=0.9))) == 1
+    with pytest.raises(ValueError, match=r"lengths \[8, 9\]"):
+        answers(tiny, max_gen_toks=9)
+
+
+def test_nothing_before_or_behind_is_scored_too(tiny: DiffusionGenerator) -> None:
+    lm = DllmLM(tiny, samples=4)
+    pairs = [("", '["Ada Bach"]'), ("Say", ""), (" ", "a")]
+    (bare, _), nothing, (space, _) = lm.loglikelihood(instances("loglikelihood", pairs))
+    assert bare < 0 and space < 0 and nothing == (0.0, True)
+    assert len(lm.generate_until(instances("generate_until", [("", {"max_gen_toks": 8})]))) == 1
+
+
+def test_a_cache_is_of_one_configuration(tiny: DiffusionGenerator) -> None:
+    other = replace(tiny, decoder=Decoder(FixedK(1)))
+    hook = Mock(dbdict={})
+    DllmLM(tiny).set_cache_hook(hook)
+    DllmLM(tiny).set_cache_hook(hook)
+    for changed in (DllmLM(other), DllmLM(tiny, samples=3), DllmLM(tiny, gen_len=64)):
+        with pytest.raises(ValueError, match="answers of another model or decoder"):
+            changed.set_cache_hook(hook)
+    with pytest.raises(ValueError, match="this decoder samples"):
+        DllmLM(replace(tiny, decoder=Decoder(FixedK(1), temperature=1.0))).set_cache_hook(Mock(dbdict={}))
+
+
+def test_a_dtype_is_the_model_s() -> None:
+    with pytest.raises(ValueError, match=r"write model.dtype=bfloat16"):
+        _options({"dtype": "bfloat16"})
 
 
 @pytest.mark.parametrize("kind", ["full", "shifted"])

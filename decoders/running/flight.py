@@ -42,6 +42,7 @@ def decode_running(
     cache: CacheStrategy,
     stop: StopRule,
     seed: int = 0,
+    draws: Sequence[int] | None = None,
     max_steps: int | None = None,
     on_step: OnStep | None = None,
     device: torch.device | str = "cpu",
@@ -59,10 +60,10 @@ def decode_running(
     check_is_stop_rule(stop)
     check_running(model, decoder, cache, stop)
     state, wanted = begin(
-        model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, usable(device, model)
+        model, prompts, gen_len, templates, block_len, decoder, seed, draws, max_steps, usable(device, model)
     )
     if decoder.needs_reference:
-        parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "device": device}
+        parts = {"block_len": block_len, "cache": cache, "stop": stop, "seed": seed, "draws": draws, "device": device}
         one = decode(model, prompts, templates=wanted, decoder=ONE_TOKEN, max_steps=max_steps, **parts)
         state.expect_([row.token_ids for row in one])
     kv = model.new_kv(state.prompt_len, state.canvas.shape[1])

@@ -54,6 +54,7 @@ def decode_ahead(
     cache: CacheStrategy,
     stop: StopRule,
     seed: int = 0,
+    draws: Sequence[int] | None = None,
     max_steps: int | None = None,
     on_step: OnStep | None = None,
     device: torch.device | str = "cpu",
@@ -73,7 +74,9 @@ def decode_ahead(
     """
     check(decode_ahead, states=states, match=match, plan_by=plan_by, on_step=on_step)
     check_ahead(model, decoder, cache, stop, states)
-    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, usable(device, model))
+    state, _ = begin(
+        model, prompts, gen_len, templates, block_len, decoder, seed, draws, max_steps, usable(device, model)
+    )
     batch, device, states = len(prompts), state.canvas.device, min(states, block_len)  # others would never be reached
     first = torch.arange(batch, device=device) * states  # the row of each row's state 0
     filled = [[k < s for k in range(states - 1)] for s in range(states)]

@@ -36,6 +36,7 @@ def decode_lookahead(
     cache: CacheStrategy,
     stop: StopRule,
     seed: int = 0,
+    draws: Sequence[int] | None = None,
     max_steps: int | None = None,
     on_step: OnStep | None = None,
     device: torch.device | str = "cpu",
@@ -48,7 +49,9 @@ def decode_lookahead(
     """
     check(decode_lookahead, branches=branches, on_step=on_step)
     check_lookahead(model, decoder, cache, stop, branches)
-    state, _ = begin(model, prompts, gen_len, templates, block_len, decoder, seed, max_steps, usable(device, model))
+    state, _ = begin(
+        model, prompts, gen_len, templates, block_len, decoder, seed, draws, max_steps, usable(device, model)
+    )
     branches = min(branches, block_len)  # one for each column that is left
     states, device = branches + 1, state.canvas.device
     filled = [[k == s - 1 for k in range(branches)] for s in range(states)]

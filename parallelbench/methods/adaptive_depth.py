@@ -15,8 +15,8 @@ from torch import Tensor
 
 from conf.knobs import In, Knobs, Number, Weight
 from decoders import StopRule
-from decoders.loop import DecodedRow, row_seeds
-from decoders.noise import Noise
+from decoders.loop import DecodedRow
+from decoders.noise import Noise, row_seeds
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
 from dllm.recurrent import Place, RecurrentLM
@@ -51,19 +51,26 @@ class AdaptiveDepth(Knobs):
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
         recurrent = check_recurrent("adaptive depth", model, cache, stop)
-        return CausalGenerator(recurrent, lambda model, prompts, lens: self.decode(model, prompts, lens, seed))
+        return CausalGenerator(recurrent, lambda *work: self.decode(*work, seed=seed))
 
     @torch.inference_mode()
     def decode(
-        self, model: RecurrentLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int], seed: int = 0
+        self,
+        model: RecurrentLM,
+        prompts: Sequence[Sequence[int]],
+        gen_lens: Sequence[int],
+        draws: Sequence[int] | None = None,
+        seed: int = 0,
     ) -> list[DecodedRow]:
-        """One prompt after the other."""
-        return [self._decode_one(model, list(prompt), n, seed) for prompt, n in zip(prompts, gen_lens, strict=True)]
+        """One prompt after the other. draws: as in `decode`."""
+        rows = zip(prompts, gen_lens, row_seeds(seed, prompts, draws), strict=True)
+        return [self._decode_one(model, list(prompt), gen_len, seed, own) for prompt, gen_len, own in rows]
 
-    def _decode_one(self, model: RecurrentLM, prompt: list[int], gen_len: int, seed: int) -> DecodedRow:
+    def _decode_one(self, model: RecurrentLM, prompt: list[int], gen_len: int, seed: int, own: int) -> DecodedRow:
+        """seed: of its states. own: of its tokens."""
         cache = model.new_cache(1, len(prompt) + gen_len, every_pass=True)
         draws = Draws(self.temperature, self.top_k, self.top_p, self.min_p)
-        seeds = torch.tensor(row_seeds(seed, [prompt]), device=model.device)
+        seeds = torch.tensor([own], device=model.device)
         tokens, first, nfe, queried = prompt, 0, 0, 0
         answer: list[int] = []
         committed: list[int] = []

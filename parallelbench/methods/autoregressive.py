@@ -15,7 +15,8 @@ from transformers import GenerationConfig
 
 from decoders import NO_CACHE, Generation, StopRule, StrictEos
 from decoders.generate import describe, encode
-from decoders.loop import DecodedRow, row_seeds
+from decoders.loop import DecodedRow
+from decoders.noise import row_seeds
 from decoders.state import NEVER
 from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
@@ -24,11 +25,11 @@ from dllm.model import DiffusionLM
 from dllm.protocols import LanguageModel
 from dllm.recurrent import RecurrentLM
 from parallelbench.records.trace import Step
-from parallelbench.run.generator import Generator, Request, describe_model, fingerprint, fitting_prompt_len
+from parallelbench.run.generator import Generator, Request, describe_model, draws_of, fingerprint, fitting_prompt_len
 from parallelbench.run.recorder import commit_steps
 
-Loop = Callable[[Any, Sequence[Sequence[int]], Sequence[int]], list[DecodedRow]]
-"""Model, prompts and each one's budget of tokens to decoded rows."""
+Loop = Callable[[Any, Sequence[Sequence[int]], Sequence[int], Sequence[int]], list[DecodedRow]]
+"""Model, prompts, each one's budget of tokens and which sample of it is asked for, to decoded rows."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Autoregressive:
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
-        return CausalGenerator(check_causal("decoder=ar", model, cache, stop), self.decode, is_baseline=True)
+        causal = check_causal("decoder=ar", model, cache, stop)
+        return CausalGenerator(causal, lambda model, prompts, lens, _: self.decode(model, prompts, lens), None, True)
 
     def decode(
         self, model: CausalLM | DiffusionLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]
@@ -104,7 +106,7 @@ class CausalGenerator:
 
     def _decode(self, batch: Sequence[Request], gen_lens: Sequence[int]) -> Sequence[Generation]:
         prompts = [encode(self.model, request.messages, i) for i, request in enumerate(batch)]
-        return list(describe(self.model, self.loop(self.model, prompts, gen_lens)))
+        return list(describe(self.model, self.loop(self.model, prompts, gen_lens, draws_of(batch, prompts))))
 
 
 def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> CausalLM | DiffusionLM:

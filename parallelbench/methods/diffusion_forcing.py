@@ -17,8 +17,8 @@ from torch import Tensor
 
 from conf.knobs import Count, In, Knobs, Number, Share, Weight
 from decoders import NO_CACHE, StopRule, StrictEos
-from decoders.loop import DecodedRow, row_seeds
-from decoders.noise import Noise
+from decoders.loop import DecodedRow
+from decoders.noise import Noise, row_seeds
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
 from dllm.recurrent import DepthCache, Place, RecurrentLM
@@ -31,6 +31,7 @@ from parallelbench.run.generator import Generator
 class Front:
     """Where one row stands. Columns before `base` are frozen; the front is the W columns from there on.
 
+    seed: of its tokens.
     state: of the front's columns.
     injected: what the recurrences of the front's columns were given in the last round. Columns that came later lack it.
     base: number of frozen columns.
@@ -46,6 +47,7 @@ class Front:
 
     prompt: list[int]
     gen_len: int
+    seed: int
     state: Float[Tensor, "W D"]
     injected: Float[Tensor, "V D"]
     base: int = 0
@@ -132,7 +134,7 @@ class DiffusionForcing(Knobs):
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
         recurrent = check_recurrent("diffusion forcing", model, cache, stop)
-        return CausalGenerator(recurrent, lambda model, prompts, lens: self.decode(model, prompts, lens, seed))
+        return CausalGenerator(recurrent, lambda *work: self.decode(*work, seed=seed))
 
     @cached_property
     def draws(self) -> Draws:
@@ -150,16 +152,23 @@ class DiffusionForcing(Knobs):
 
     @torch.inference_mode()
     def decode(
-        self, model: RecurrentLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int], seed: int = 0
+        self,
+        model: RecurrentLM,
+        prompts: Sequence[Sequence[int]],
+        gen_lens: Sequence[int],
+        draws: Sequence[int] | None = None,
+        seed: int = 0,
     ) -> list[DecodedRow]:
-        """All fronts at once. Raises ValueError for a prompt longer than the front that should begin with it."""
+        """All fronts at once. draws: as in `decode`. Raises ValueError for a prompt longer than the front that should
+        begin with it."""
         longest = max(map(len, prompts))
         if not self.prefill and longest > self.wavefront:
             raise ValueError(
                 f"prefill=false and a prompt of {longest} tokens, which wavefront={self.wavefront} columns cannot hold"
             )
         none = torch.empty(0, model.width, device=model.device, dtype=model.dtype)
-        fronts = [Front(list(prompt), n, none, none) for prompt, n in zip(prompts, gen_lens, strict=True)]
+        rows = zip(prompts, gen_lens, row_seeds(seed, prompts, draws), strict=True)
+        fronts = [Front(list(prompt), gen_len, own, none, none) for prompt, gen_len, own in rows]
         length = max(len(front.prompt) + front.gen_len for front in fronts)
         length += self.wavefront + self.headway if self.released else 0
         run = _Run(
@@ -173,7 +182,7 @@ class DiffusionForcing(Knobs):
 
 @dataclass(frozen=True)
 class _Run:
-    """One call. full: the number of recurrences."""
+    """One call. full: the number of recurrences. seed: of the states."""
 
     options: DiffusionForcing
     model: RecurrentLM
@@ -312,7 +321,7 @@ class _Run:
         return self.options.draws(logits, self._noise([self.fronts[i] for i in rows])).tolist()
 
     def _noise(self, fronts: Sequence[Front]) -> Noise:
-        seeds = row_seeds(self.seed, [front.prompt for front in fronts])
+        seeds = [front.seed for front in fronts]
         steps = [front.rounds for front in fronts]
         return Noise(*(torch.tensor(numbers, device=self.model.device) for numbers in (seeds, steps)))
 

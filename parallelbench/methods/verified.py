@@ -20,7 +20,7 @@ from decoders import (
     Threshold,
     Verified,
 )
-from decoders.loop import row_seeds
+from decoders.noise import row_seeds
 from decoders.rules.basic import Tau
 from decoders.types import Confidence
 from decoders.verified.ahead import Match, PlanBy, check_ahead, decode_ahead
@@ -189,6 +189,6 @@ def _generator(
         how.drafter.size(stream)
     return CausalGenerator(
         causal,
-        lambda _, prompts, gen_lens: verify(stream, how, prompts, gen_lens, row_seeds(seed, prompts)),
+        lambda _, prompts, gen_lens, draws: verify(stream, how, prompts, gen_lens, row_seeds(seed, prompts, draws)),
         drafter,
     )

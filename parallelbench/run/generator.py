@@ -9,11 +9,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from conf.knobs import Count, Knobs, check_blocks
+from conf.knobs import Count, Knobs, Number, check_blocks
 from decoders import Decoder, FixedK, Generation, StopRule
 from decoders.compose import check_is_decoder
 from decoders.generate import Template, describe, encode, encode_template
 from decoders.loop import DecodedRow, check_parts, decode_queue
+from decoders.noise import numbered
 from decoders.types import Turn, check_lengths, in_order, responses
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
@@ -26,11 +27,15 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Request(Knobs):
-    """A chat prompt and how many tokens its answer may take. form: see `Sample`."""
+    """A chat prompt and how many tokens its answer may take.
+
+    form: see `Sample`. draw: which sample of its prompt it asks for, from 0. None: equal ones of a call are numbered.
+    """
 
     messages: Messages
     gen_len: Count
     form: str | None = None
+    draw: Number | None = None
 
 
 @runtime_checkable
@@ -217,9 +222,11 @@ class DiffusionGenerator(Knobs):
         max_steps: int | None = None,
         recorder: StepRecorder | None = None,
         forms: Sequence[str | None] | None = None,
+        draws: Sequence[int] | None = None,
     ) -> Iterator[Turn[DecodedRow]]:
         """Decodes prompts, at most `slots` at once, each with its own length of a response, and its form if that is
-        given. All arguments are checked at the call."""
+        given. draws: as in `decode`. All arguments are checked at the call."""
+        draws = numbered(map(tuple, prompts)) if draws is None else draws
         wanted = self._wanted(gen_lens, forms or [None] * len(gen_lens))
         blocks = [self.block_len or len(response) for response in wanted]
         groups = {block: [i for i, its in enumerate(blocks) if its == block] for block in dict.fromkeys(blocks)}
@@ -234,6 +241,7 @@ class DiffusionGenerator(Knobs):
                 cache=self.cache,
                 stop=self.stop,
                 seed=self.seed,
+                draws=[draws[i] for i in group],
                 max_steps=max_steps,
                 on_step=None if recorder is None else partial(recorder, group),
                 device=self.model.device,
@@ -255,7 +263,7 @@ class DiffusionGenerator(Knobs):
     ) -> Iterator[Turn[Generation]]:
         prompts = [encode(self.model, request.messages, i) for i, request in enumerate(requests)]
         gen_lens, forms = [request.gen_len for request in requests], [request.form for request in requests]
-        turns = self.turns(prompts, gen_lens, slots, max_steps, recorder, forms)
+        turns = self.turns(prompts, gen_lens, slots, max_steps, recorder, forms, draws_of(requests, prompts))
         return (
             Turn(turn.live, dict(zip(turn.ended, describe(self.model, turn.ended.values()), strict=True)))
             for turn in turns
@@ -271,14 +279,21 @@ def in_batches(decode: Callable[..., list[DecodedRow]]) -> Callable[..., Iterato
         *,
         slots: int,
         templates: Sequence[Sequence[int]],
+        draws: Sequence[int],
         **parts: Any,
     ) -> Iterator[Turn[DecodedRow]]:
         for first in range(0, len(prompts), slots):
             batch = slice(first, first + slots)
-            rows = decode(model, prompts[batch], templates=templates[batch], **parts)
+            rows = decode(model, prompts[batch], templates=templates[batch], draws=draws[batch], **parts)
             yield Turn(range(first, first + len(rows)), dict(enumerate(rows, first)))
 
     return loop
+
+
+def draws_of(requests: Sequence[Request], prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Which sample of its prompt (token ids) each request asks for."""
+    places = numbered(map(tuple, prompts))
+    return [place if one.draw is None else one.draw for one, place in zip(requests, places, strict=True)]
 
 
 def fitting_prompt_len(model: LanguageModel, request: Request) -> int:

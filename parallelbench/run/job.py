@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from conf.knobs import Count, Number, check
+from decoders.noise import numbered
 from parallelbench.run.generator import Generator, Request, Traceable
 from parallelbench.tasks import Sample, Task
 from parallelbench.tasks.base import PLACE
@@ -24,6 +25,7 @@ class Job:
     facts: generation and knobs of `Facts`, where they are known.
     traced: ids of the samples whose steps are saved.
     slots: samples decoded at once.
+    draws: by the id of a sample, how many before it in its task ask the same. They are different samples of the prompt.
     """
 
     generator: Generator
@@ -36,9 +38,10 @@ class Job:
     facts: Mapping[str, Any] = field(default_factory=dict)
     traced: Set[str] = frozenset()
     slots: int = 1
+    draws: Mapping[str, int] = field(default_factory=dict)
 
     def request(self, sample: Sample) -> Request:
-        return _request(sample, self.gen_len)
+        return _request(sample, self.gen_len, self.draws.get(sample.id, 0))
 
     def missing(self, known: Set[str]) -> list[Sequence[Sample]]:
         """The batches that hold a sample not yet known."""
@@ -67,7 +70,7 @@ def prepare(
     check(prepare, limit=limit, seed=seed, batch_size=batch_size, gen_len=gen_len, traces=traces)
     if traces and not isinstance(generator, Traceable):
         raise ValueError(f"traces={traces}, but the loop of this decoder does not tell its steps; use traces=0")
-    batches, traced = [], set()
+    batches, traced, draws = [], set(), dict[str, int]()
     for place, task in enumerate(tasks):
         try:
             samples = task.samples(limit, seed)
@@ -77,10 +80,13 @@ def prepare(
             if PLACE not in str(error):
                 raise
             raise ValueError(str(error).replace(PLACE, f"suite.tasks.{place}")) from error
+        places = numbered(repr(sample.messages) for sample in samples)
+        draws |= {sample.id: place for sample, place in zip(samples, places, strict=True)}
         traced |= {sample.id for sample in samples[:traces]}
         samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
-    return Job(generator, tasks, batches, config, choices, Path(config["out_dir"]), gen_len, facts, traced, batch_size)
+    folder = Path(config["out_dir"])
+    return Job(generator, tasks, batches, config, choices, folder, gen_len, facts, traced, batch_size, draws)
 
 
 def check_task(task: Task, samples: Sequence[Sample]) -> None:
@@ -100,5 +106,5 @@ def check_task(task: Task, samples: Sequence[Sample]) -> None:
         )
 
 
-def _request(sample: Sample, gen_len: int | None) -> Request:
-    return Request(sample.messages, sample.gen_len if gen_len is None else gen_len, sample.form)
+def _request(sample: Sample, gen_len: int | None, draw: int = 0) -> Request:
+    return Request(sample.messages, sample.gen_len if gen_len is None else gen_len, sample.form, draw)

@@ -8,6 +8,7 @@ from decoders import Generation
 from decoders.state import NEVER, DecodeState
 from decoders.types import Update, View
 from dllm.protocols import LanguageModel
+from dllm.text import encode_piece
 from parallelbench.records.record import Record, prompt_sha
 from parallelbench.records.trace import MAX_OPEN, Step, Token, Trace
 from parallelbench.tasks import Sample
@@ -121,7 +122,7 @@ def make_record(
 
 def make_trace(id: str, model: LanguageModel, generation: Generation, steps: list[Step], reference: str) -> Trace:
     """A trace with the texts of its tokens, so that readers need no tokenizer."""
-    target = model.encode(reference)
+    target = encode_piece(model, reference)
     shown = [token for step in steps for _, token, _ in (*step.writes, *step.open, *step.rejected)]
     seen = {token for token in shown if token is not None}
     texts = {token: model.decode([token]) for token in sorted(seen | set(target))}

@@ -1,4 +1,4 @@
-"""Prompts of the user's own, from a JSONL file or a data set: to see what a decoder costs on them, or to distil on."""
+"""Prompts of the user's own, from a file or a data set: to see what a decoder costs on them, or to distil on."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,8 +14,10 @@ from parallelbench.tasks.rows import Row, draw_rows
 class Prompts(Knobs):
     """Rows with a prompt, and an answer where there is something to check.
 
-    source, subset, split: a JSONL file or a data set, see `draw_rows`.
-    prompt, answer: the columns; answer None: there is none.
+    source, subset, split: a file or a data set, see `draw_rows`.
+    prompt: the column of a text; of a list of texts, which the user says one after the other (MT-bench's `turns`); or
+        of a chat, `[{"role": ..., "content": ...}, ...]`, whose last message by the assistant is left out.
+    answer: the column of a text or a number. None: there is none.
     check: when an answer is right: "never_mind" (always), "same" (the same text but for white space), "number" (the
         same number, as in GSM8K), "math" (mathematically the same, as in MATH; needs math-verify).
     """
@@ -50,9 +52,10 @@ class Prompts(Knobs):
         return {"score": float(right), "score_strict": float(right)}
 
     def _sample(self, row: Row) -> Sample:
-        prompt = row.text(self.prompt, setting=f"{PLACE}.prompt")
-        target = "" if self.answer is None else row.text(self.answer, setting=f"{PLACE}.answer")
+        messages = row.chat(self.prompt, setting=f"{PLACE}.prompt")
+        if messages[-1]["role"] == "assistant" and len(messages) > 1:
+            messages.pop()
+        target = "" if self.answer is None else row.text(self.answer, setting=f"{PLACE}.answer", numbers=True)
         if self.check == "number" and read_number(target) is None:
             raise ValueError(f"{row.where}: {self.answer!r} is {target[-40:]!r}, in which there is no number")
-        messages = [{"role": "user", "content": prompt}]
         return Sample(f"{self.name}/{row.index}", self.name, messages, {}, target, self.gen_len)

@@ -6,12 +6,13 @@ import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from conf.knobs import Count, Knobs, Share, Weight
 from dllm.protocols import Text
+from dllm.text import encode_text
 from dllm.training.objectives import Batch, collate
 from parallelbench.tasks import named_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, train_draw
@@ -127,9 +128,8 @@ class TaskStream:
                     f"{list(self.mixture.weights)} show pictures, which these data cannot hold; leave them out"
                 )
             return [self.encode(draw.messages(images=True)) for draw in draws]
-        chats = [draw.messages() for draw in draws]
-        made = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
-        return cast(list[list[int]], made)
+        name = Path(self.tokenizer.name_or_path).name
+        return [encode_text(self.tokenizer, name, draw.messages()) for draw in draws]
 
     def _draws(self, rng: random.Random, step: int, held_out: bool) -> list[Draw]:
         mixture = self.mixture

@@ -1,10 +1,11 @@
-"""Training data from anywhere: rows of a JSONL file or a hub data set, and mixtures of several sources.
+"""Training data from anywhere: rows of a file or a hub data set, and mixtures of several sources.
 
 A row whose prompt the benchmark may ask (`is_held_out`, one prompt in 16) is never trained on: these rows are the
 validation split.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,8 +18,10 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from conf.knobs import Count, In, Knobs
+from dllm.text import encode_piece, encode_text
 from dllm.training.objectives import Batch, collate, join_batches, take_rows
 from parallelbench.tasks.base import is_held_out, question
+from parallelbench.tasks.rows import Row, is_file, rows_of, stored
 from parallelbench.training.mixture import special_ids
 
 
@@ -51,18 +54,19 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Rows(Knobs):
-    """Rows of a JSONL file or a hub data set.
+    """Rows of a file or a hub data set.
 
-    source: a file that ends in .jsonl or .json, or an id for `datasets.load_dataset`.
+    source: a file as `parallelbench.tasks.rows.read_file` takes it, or an id for `datasets.load_dataset`.
     subset, split: of a hub data set.
-    prompt, answer: the columns of a question and its answer. answer None: prompts alone, to be decoded.
+    prompt, answer: the columns of a question, or of the chat before the answer, and of the answer, a text or a number.
+        answer None: prompts alone, to be decoded.
     messages: instead of them, the column of a chat, `[{"role": ..., "content": ...}, ...]`; its last message, by the
         assistant, is the answer.
     text: instead of them, the column of plain texts, joined with EOS and cut into rows of `max_length`.
     limit: the first rows only.
     streamed: reads a hub data set row by row up to `limit`, without fetching the rest of it.
     max_length: the most tokens of a row, prompt, answer and EOS.
-    too_long: what becomes of a longer row: "refuse" to start, "drop" it, or "cut" its answer.
+    too_long: what becomes of a longer row: "refuse" to start, "drop" it, or "cut" its answer, which then has no EOS.
     pack: fills canvases of so many tokens with whole rows one after another, each padded with MASK to a multiple of
         `pack_to` (Fast-dLLM v2: the model's block). None: a row a canvas.
     batch_size: canvases of a batch.
@@ -100,19 +104,21 @@ class Rows(Knobs):
     def open(self, tokenizer: PreTrainedTokenizerBase) -> "RowStream":
         """The rows as tokens, cached by `datasets`. Raises ValueError, naming the source, when it cannot be read, lacks
         a column, has a row that is too long, or has nothing to train on."""
-        rows = self._load()
+        rows, local = self._load()
+        columns = rows.column_names if not local else list(json.loads(rows[0]["row"])) if len(rows) else None
         pair = {"prompt": self.prompt, "answer": self.answer}
         wanted = {"text": self.text} if self.text else {"messages": self.messages} if self.messages else pair
         for key, column in wanted.items():
-            if column is not None and column not in rows.column_names:
-                known = ", ".join(rows.column_names)
+            if column is not None and columns is not None and column not in columns:
+                known = ", ".join(columns)
                 raise ValueError(f"data.source={self.source} has no column {column!r}; choose data.{key}= from {known}")
         encode = self._encode_texts if self.text else self._encode_rows
         encoded = rows.map(
             encode,
             batched=True,
+            with_indices=True,
             remove_columns=rows.column_names,
-            fn_kwargs={"tokenizer": tokenizer},
+            fn_kwargs={"tokenizer": tokenizer, "local": local},
             desc="encode",
         )
         longest = max(encoded["length"], default=0)
@@ -143,62 +149,70 @@ class Rows(Knobs):
             room -= length
         return canvases
 
-    def _load(self) -> Dataset:
-        local = Path(self.source).suffix in (".jsonl", ".json")
+    def _load(self) -> tuple[Dataset, bool]:
+        """The rows, and whether they are `stored` ones of a file."""
+        local = is_file(self.source)
         if local and not Path(self.source).is_file():
             raise ValueError(f"data.source={self.source} is not a file")
         try:
-            if local:
-                rows = datasets.load_dataset("json", data_files=self.source, split="train")
-            else:
-                rows = datasets.load_dataset(self.source, self.subset, split=self.split, streaming=self.streamed)
+            hub = {"split": self.split, "streaming": self.streamed}
+            rows = stored(Path(self.source)) if local else datasets.load_dataset(self.source, self.subset, **hub)
         except Exception as error:  # files made by others and networks break it in many ways
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            cause = error.__cause__ if isinstance(error.__cause__, ValueError) else error
+            reason = " ".join((str(cause) if cause is not error else f"{type(error).__name__}: {error}").split())[:300]
             raise ValueError(f"data.source={self.source} cannot be read: {reason}") from error
         if self.streamed and not local:
-            return Dataset.from_list(list(cast(Any, rows).take(self.limit)))
+            return Dataset.from_list(list(cast(Any, rows).take(self.limit))), False
         rows = cast(Dataset, rows)
-        return rows if self.limit is None else rows.select(range(min(self.limit, len(rows))))
+        return rows if self.limit is None else rows.select(range(min(self.limit, len(rows)))), local
 
-    def _encode_rows(self, rows: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+    def _chat(self, row: Row) -> list[dict[str, Any]]:
+        if self.messages is None:
+            answer = row.text(self.answer, setting="data.answer", numbers=True) if self.answer else ""
+            return [*row.chat(self.prompt, setting="data.prompt"), {"role": "assistant", "content": answer}]
+        chat = row.chat(self.messages, setting="data.messages")
+        if len(chat) < 2 or chat[-1]["role"] != "assistant" or not isinstance(chat[-1]["content"], str):
+            raise ValueError(f"{row.where}: the last message of {self.messages!r} is no assistant's: {str(chat)[:200]}")
+        return chat
+
+    def _encode_rows(
+        self, batch: Mapping[str, Any], indices: Sequence[int], tokenizer: PreTrainedTokenizerBase, local: bool
+    ) -> dict[str, list]:
         """Prompts through the chat template, and the answers' tokens."""
-        if self.messages:
-            chats = rows[self.messages]
-        else:
-            asked = rows[self.prompt]
-            pairs = zip(asked, rows[self.answer] if self.answer else [""] * len(asked), strict=True)
-            chats = [[{"role": "user", "content": a}, {"role": "assistant", "content": b}] for a, b in pairs]
-        for chat in chats:
-            if len(chat) < 2 or chat[-1]["role"] != "assistant" or not isinstance(chat[-1]["content"], str):
-                raise ValueError(
-                    f"data.source={self.source} has a row whose last message is no assistant's: {chat}"[:300]
-                )
-        prompts = cast(
-            list[list[int]],
-            tokenizer.apply_chat_template([chat[:-1] for chat in chats], add_generation_prompt=True, return_dict=False),
-        )
-        answers = tokenizer([chat[-1]["content"] for chat in chats], add_special_tokens=False)["input_ids"]
-        if self.too_long == "cut":
-            answers = [a[: max(self.max_length - 1 - len(p), 0)] for p, a in zip(prompts, answers, strict=True)]
-        return {
-            "prompt": prompts,
-            "answer": answers,
-            "length": [len(p) + len(a) + 1 for p, a in zip(prompts, answers, strict=True)],
-            "held_out": [is_held_out(question(chat)) for chat in chats],
-        }
+        encoded: dict[str, list] = {"prompt": [], "answer": [], "length": [], "ends": [], "held_out": []}
+        for row in rows_of(batch, indices, None if local else self.source):
+            chat = self._chat(row)
+            try:
+                prompt = encode_text(tokenizer, Path(tokenizer.name_or_path).name, chat[:-1])
+            except ValueError as error:
+                raise ValueError(f"{row.where}: {error}") from error
+            answer = encode_piece(tokenizer, chat[-1]["content"])
+            room, ends = self.max_length - len(prompt), True
+            if self.too_long == "cut" and 0 < room <= len(answer):
+                answer, ends = answer[:room], False
+            for name, value in zip(encoded, (prompt, answer, len(prompt) + len(answer) + ends, ends), strict=False):
+                encoded[name].append(value)
+            encoded["held_out"].append(is_held_out(question(chat)))
+        return encoded
 
-    def _encode_texts(self, rows: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+    def _encode_texts(
+        self, batch: Mapping[str, Any], indices: Sequence[int], tokenizer: PreTrainedTokenizerBase, local: bool
+    ) -> dict[str, list]:
         """Texts one after another, cut into rows without a prompt; what is left over at the end of each thousand texts
         is dropped."""
         (_, eos_id), size = special_ids(tokenizer), self.max_length
+        all_texts = [
+            row.text(self.text or "", setting="data.text")
+            for row in rows_of(batch, indices, None if local else self.source)
+        ]
         pieces: list[tuple[list[int], bool]] = []
         for held_out in (False, True):
-            texts = [text for text in rows[self.text or ""] if is_held_out(text) == held_out]
-            found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-            tokens = [token for ids in found for token in (*ids, eos_id)]
+            texts = [text for text in all_texts if is_held_out(text) == held_out]
+            tokens = [token for text in texts for token in (*encode_text(tokenizer, "", text), eos_id)]
             pieces += [(tokens[i : i + size], held_out) for i in range(0, len(tokens) - size + 1, size)]
         answers, held = [piece for piece, _ in pieces], [held_out for _, held_out in pieces]
-        return {"prompt": [[] for _ in pieces], "answer": answers, "length": [size] * len(pieces), "held_out": held}
+        lengths = {"length": [size] * len(pieces), "ends": [False] * len(pieces)}
+        return {"prompt": [[] for _ in pieces], "answer": answers, "held_out": held, **lengths}
 
 
 @dataclass(frozen=True)
@@ -244,11 +258,10 @@ class RowStream:
 
     def _collate(self, canvases: Sequence[Sequence[int]]) -> Batch:
         ids = special_ids(self.tokenizer)
-        whole = self.rows.text is not None  # a piece of text ends where it was cut
         if self.rows.pack is None:
             rows = [self.encoded[i] for (i,) in canvases]
             answers = [row["answer"] for row in rows]
-            lens = [len(answer) + (not whole) for answer in answers]
+            lens = [len(row["answer"]) + row["ends"] for row in rows]
             return collate([row["prompt"] for row in rows], answers, lens, *ids)
         mask_id = self.tokenizer.mask_token_id
         tokens = torch.full((len(canvases), self.rows.pack), mask_id if isinstance(mask_id, int) else ids[0])
@@ -256,8 +269,9 @@ class RowStream:
         for place, members in enumerate(canvases):
             start = 0
             for i in members:
-                prompt, answer = self.encoded[i]["prompt"], self.encoded[i]["answer"]
-                text = [*prompt, *answer, *([] if whole else [ids[1]])]
+                row = self.encoded[i]
+                prompt, answer = row["prompt"], row["answer"]
+                text = [*prompt, *answer, *([ids[1]] if row["ends"] else [])]
                 stop = start + len(text)
                 tokens[place, start:stop] = torch.tensor(text)
                 packed[place, start + len(prompt) : stop] = True

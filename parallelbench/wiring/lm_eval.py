@@ -9,26 +9,28 @@ autoregressive models.
 import json
 import os
 import sys
-import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import hydra
 import numpy as np
-import torch
 from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]
 from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
-from torch.nn import functional as F
 from tqdm import tqdm
 
-from decoders import NO_CACHE, Decoder, FixedK, Generation, Never, decode
+from decoders import Generation
+from decoders.filters import Temperature, TopK, TopP
 from decoders.generate import describe, encode
+from decoders.noise import numbered
 from dllm.model import DiffusionLM
+from dllm.text import encode_piece, render_chat
+from parallelbench.methods.likelihood import elbo, is_greedy
 from parallelbench.records.files import append, to_json
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.run.measure import timed
@@ -38,7 +40,9 @@ from parallelbench.wiring.config import build_generator
 
 NAME = "dllm"
 MAX_GEN_TOKS = 256  # where neither task nor user says, as in the harness's own models
-IGNORED = ("do_sample", "temperature", "top_p", "top_k", "num_beams")  # of greedy tasks; decoding is the decoder's
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens")  # names of one thing
+SAMPLING = ("do_sample", "temperature", "top_p", "top_k")
+CONFIGURED = "dllm configuration"  # the key in a cache of answers that says whose they are
 
 
 @dataclass(frozen=True)
@@ -107,35 +111,42 @@ class DllmLM(LM):
         tokenizer = self.model.tokenizer
         if tokenizer is None or tokenizer.chat_template is None:
             raise ValueError(f"model {self.model.name!r} has no chat template; leave out --apply_chat_template")
-        options: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
-        if not add_generation_prompt:  # the answer's beginning is given
-            options["continue_final_message"] = True
-        return cast(str, tokenizer.apply_chat_template(chat_history, **options))
+        given = not add_generation_prompt  # the answer's beginning
+        how = {"add_generation_prompt": add_generation_prompt, "continue_final_message": given}
+        return render_chat(tokenizer, self.model.name, chat_history, None, **how)
 
     def get_model_info(self) -> dict[str, Any]:
         """What the harness writes beside its results: the model, and costs with their 95 % intervals."""
         return {"dllm": {**self.generator.describe(), "answers": len(self.costs), **summarize(self.costs)}}
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Answers in the order of the requests. Raises ValueError for generation arguments that it cannot honour."""
-        jobs = [(i, self._gen_len(_pair(request)[1])) for i, request in enumerate(requests)]
-        prompts = [encode(self.model, _pair(request)[0], i) for i, request in enumerate(requests)]
-        jobs.sort(key=lambda job: (job[1], len(prompts[job[0]])))
+        """Answers in the order of the requests; equal ones of a task get different samples. Raises ValueError for
+        generation arguments that it cannot honour."""
+        gen_lens = [self._gen_len(_pair(request)[1]) for request in requests]
+        prompts = [self._encode(_pair(request)[0]) for request in requests]
+        draws = numbered((request.task_name, _pair(request)[0]) for request in requests)
+        groups: dict[Any, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault(self._sampling(_pair(request)[1]), []).append(i)
+        generators = {sampling: self._sampled(sampling) for sampling in groups}  # all may be refused before the first
         texts = [""] * len(requests)
-        with tqdm(total=len(jobs), desc="generate", disable=disable_tqdm) as bar:
-            queue, gen_lens = [prompts[i] for i, _ in jobs], [gen_len for _, gen_len in jobs]
-            for ended in timed(lambda: self.generator.turns(queue, gen_lens, self.batch_size), len(jobs)):
-                for one, generation in zip(ended, describe(self.model, [one.result for one in ended]), strict=True):
-                    i, _ = jobs[one.place]
-                    texts[i], num_tokens = self._until(generation, _pair(requests[i])[1])
-                    self._log(requests[i], generation, num_tokens, one.latency_s)
-                    self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
-                bar.update(len(ended))
+        with tqdm(total=len(requests), desc="generate", disable=disable_tqdm) as bar:
+            for sampling, group in groups.items():
+                jobs = sorted(group, key=lambda i: (gen_lens[i], len(prompts[i])))
+                queue = [[values[i] for i in jobs] for values in (prompts, gen_lens, draws)]
+                turns = partial(generators[sampling].turns, *queue[:2], self.batch_size, draws=queue[2])
+                for ended in timed(turns, len(jobs)):
+                    for one, generation in zip(ended, describe(self.model, [one.result for one in ended]), strict=True):
+                        i = jobs[one.place]
+                        texts[i], num_tokens = self._until(generation, _pair(requests[i])[1])
+                        self._log(requests[i], generation, num_tokens, one.latency_s)
+                        self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
+                    bar.update(len(ended))
         return texts
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """A lower bound of log p(continuation | context) each, and whether decoding one token per forward gives the
-        continuation. Raises ValueError for block-causal models, whose bound is another one."""
+        continuation. An empty one is certain. Raises ValueError for block-causal models, whose bound is another one."""
         if self.model.spec.block is not None:
             raise ValueError(
                 f"{self.model.name!r} generates block by block, for which likelihoods are not implemented; "
@@ -144,8 +155,10 @@ class DllmLM(LM):
         answers = []
         for request in tqdm(requests, desc="loglikelihood", disable=disable_tqdm):
             context, target = self._encode_pair(*_pair(request))
-            bound = elbo(self.model, context, target, self.num_samples, self.batch_size, self.generator.seed)
-            answers.append((bound, self._is_greedy(context, target)))
+            how = (self.num_samples, self.batch_size, self.generator.seed)
+            bound = elbo(self.model, context, target, *how) if target else 0.0
+            answer = (bound, not target or is_greedy(self.model, context, target))
+            answers.append(answer)
             self.cache_hook.add_partial("loglikelihood", request.args, answers[-1])
         return answers
 
@@ -156,14 +169,59 @@ class DllmLM(LM):
         )
 
     def _gen_len(self, arguments: Mapping[str, Any]) -> int:
-        unknown = [key for key in arguments if key not in ("until", "max_gen_toks", *IGNORED)]
-        if unknown:
+        known = ("until", *LENGTHS, *SAMPLING, *(["num_beams"] if arguments.get("num_beams") in (None, 1) else []))
+        if unknown := [f"{key}={value}" for key, value in arguments.items() if key not in known]:
             raise ValueError(f"generation arguments {', '.join(unknown)} mean nothing here; leave them out")
-        if arguments.get("do_sample") or (arguments.get("temperature") or 0) > 0:
-            raise ValueError("the decoder samples, not the task; put decoder.temperature=... into --model_args")
-        wanted = self.gen_len or int(arguments.get("max_gen_toks") or MAX_GEN_TOKS)
+        lengths = {int(arguments[key]) for key in LENGTHS if arguments.get(key)} or {MAX_GEN_TOKS}
+        if len(lengths) > 1 and not self.gen_len:
+            raise ValueError(f"generation arguments name the lengths {sorted(lengths)}; leave one of {LENGTHS}")
+        wanted = self.gen_len or lengths.pop()
         block = self.generator.block_len or wanted
         return -(-wanted // block) * block
+
+    def _sampling(self, arguments: Mapping[str, Any]) -> tuple[float, int, float] | None:
+        """Temperature, top_k and top_p of a request that samples (0 and 1: all). None: what the decoder itself says,
+        as always where it has a temperature."""
+        temperature, do_sample = float(arguments.get("temperature") or 0), arguments.get("do_sample")
+        if not (temperature > 0 if do_sample is None else do_sample) or self.generator.decoder.temperature > 0:
+            return None
+        if not temperature:
+            raise ValueError(
+                "the task says do_sample=true and no temperature; put decoder.temperature=... into --model_args, or "
+                "--gen_kwargs do_sample=false"
+            )
+        return temperature, max(int(arguments.get("top_k") or 0), 0), float(arguments.get("top_p") or 1)
+
+    def _sampled(self, sampling: tuple[float, int, float] | None) -> DiffusionGenerator:
+        if sampling is None:
+            return self.generator
+        (temperature, top_k, top_p), decoder = sampling, self.generator.decoder
+        if top_k == 0 and top_p == 1:
+            return replace(self.generator, decoder=replace(decoder, temperature=temperature))
+        kept = [*([TopK(top_k)] if top_k else []), *([TopP(top_p)] if top_p < 1 else [])]
+        transforms = [*decoder.transforms, Temperature(temperature), *kept]  # the nucleus is of tempered probabilities
+        return replace(self.generator, decoder=replace(decoder, temperature=1.0, transforms=transforms))
+
+    def _encode(self, context: str) -> list[int]:
+        """Token ids of a context. An empty one is the token that texts begin with, as in the harness's own models."""
+        if context:
+            return encode(self.model, context)
+        bos = getattr(self.model.tokenizer, "bos_token_id", None)
+        return [self.model.spec.eos_ids[0] if bos is None else bos]
+
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Raises ValueError for a cache of answers by another model or decoder, which the harness does not tell."""
+        super().set_cache_hook(cache_hook)
+        if (cached := cache_hook.dbdict) is None:
+            return
+        generator = self.generator
+        parts = (generator.decoder, generator.cache, generator.stop, generator.block_len, generator.seed)
+        own = repr((generator.fingerprint(), *parts, generator.template, self.gen_len, self.num_samples))
+        if len(cached) and cached.get(CONFIGURED) != own:
+            raise ValueError("--use_cache has answers of another model or decoder; give each its own file")
+        if generator.decoder.temperature > 0:
+            raise ValueError("--use_cache keeps one answer per prompt, and this decoder samples; leave --use_cache out")
+        cached[CONFIGURED] = own
 
     def _until(self, generation: Generation, arguments: Mapping[str, Any]) -> tuple[str, int]:
         """The text before the first stop string, and how many tokens it takes."""
@@ -201,24 +259,13 @@ class DllmLM(LM):
         """Token ids of context and continuation, as they are when written together; the space between them belongs to
         the continuation."""
         stripped = context.rstrip(" ")
-        ids = encode(self.model, stripped)
+        ids = self._encode(stripped)
+        if not stripped:
+            return ids, encode_piece(self.model, context + continuation)
         whole = encode(self.model, context + continuation)
-        if len(whole) <= len(ids):
+        if continuation and len(whole) <= len(ids):
             raise ValueError(f"the continuation {continuation!r} has no tokens of its own")
-        return ids, whole[len(ids) :]
-
-    def _is_greedy(self, context: Sequence[int], target: Sequence[int]) -> bool:
-        (row,) = decode(
-            self.model,
-            [context],
-            gen_len=len(target),
-            block_len=len(target),
-            decoder=Decoder(FixedK(1)),
-            cache=NO_CACHE,
-            stop=Never(),
-            device=self.model.device,
-        )
-        return row.token_ids == list(target)
+        return ids, whole[len(ids) :] if continuation else []
 
 
 register_model(NAME)(DllmLM)
@@ -227,37 +274,6 @@ register_model(NAME)(DllmLM)
 def _pair(request: Instance) -> tuple[str, Any]:
     """The context, and the generation arguments or the continuation."""
     return cast(tuple[str, Any], request.args)
-
-
-@torch.inference_mode()
-def elbo(
-    model: DiffusionLM, context: Sequence[int], target: Sequence[int], samples: int, batch_size: int, seed: int
-) -> float:
-    """Monte Carlo estimate of a lower bound of log p(target | context) in nats, exact for one token.
-
-    E over k uniform in 1..L and over the k of L target tokens that are masked of -(L / k) sum of their cross-entropies
-    (as LLaDA's evaluation does). The samples' k are spread evenly.
-    """
-    length = len(target)
-    rng = torch.Generator().manual_seed(zlib.crc32(repr((seed, list(context), list(target))).encode()))
-    samples = samples if length > 1 else 1
-    first = torch.randint(length, (1,), generator=rng)
-    num_masked = (first + torch.arange(samples) * length // samples) % length + 1
-    clean = torch.tensor([*context, *target], device=model.device)
-    total = 0.0
-    for counts in num_masked.split(batch_size):
-        order = torch.rand(len(counts), length, generator=rng).argsort(1).argsort(1)
-        masked = (order < counts[:, None]).to(model.device)
-        noisy = clean.repeat(len(counts), 1)
-        noisy[:, len(context) :].masked_fill_(masked, model.spec.mask_id)
-        logits = model.full_logits(noisy, torch.full((len(counts),), len(context), device=model.device))
-        loss = F.cross_entropy(
-            logits[:, len(context) :][masked].float(),
-            clean[len(context) :].expand(len(counts), -1)[masked],
-            reduction="none",
-        )
-        total -= float((loss * (length / counts.to(model.device))[:, None].expand_as(masked)[masked]).sum())
-    return total / samples
 
 
 def summarize(costs: Sequence[Cost]) -> dict[str, Any]:
@@ -282,7 +298,9 @@ def main(arguments: Sequence[str]) -> None:
         return made[-1]
 
     DllmLM.build = staticmethod(keep)
-    model = [] if "--model" in arguments or "--model_args" not in arguments else ["--model", NAME]
+    given = {argument.split("=")[0] for argument in arguments}
+    model = [] if given & {"--model", "-M"} or not given & {"--tasks", "-t"} else ["--model", NAME]
+    model += [] if given & {"--model_args", "-a"} or not model else ["--model_args", "pretrained=tiny"]
     sys.argv = ["lm_eval", *arguments, *model]
     try:
         cli_evaluate()
@@ -300,6 +318,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     name, batch_size, samples, costs = (options.pop(key) for key in ("pretrained", "batch_size", "samples", "costs"))
     for key in ("device", "max_batch_size"):  # the harness always gives them; here model.device says it
         options.pop(key, None)
+    if "dtype" in options:
+        raise ValueError(f"dtype={options['dtype']} in --model_args; write model.dtype={options['dtype']}")
     known = (CONF / "model" / f"{name}.yaml").exists()
     overrides = [f"model={name}"] if known else ["model=local", f"model.name_or_path={json.dumps(str(name))}"]
     overrides += [f"batch_size={batch_size}"] if batch_size else []

@@ -1,0 +1,5 @@
+# The shortest command takes the default model.
+python -c 'import lm_eval' 2>/dev/null || { echo not installed; exit; }
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$PWD/hf"
+python -W ignore -m parallelbench lm_eval --tasks own_qa \
+  --include_path .

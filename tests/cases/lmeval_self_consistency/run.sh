@@ -1,0 +1,5 @@
+# A task that samples runs with the decoder's own temperature.
+python -c 'import lm_eval' 2>/dev/null || { echo not installed; exit; }
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$PWD/hf"
+python -W ignore -m parallelbench lm_eval --model_args pretrained=tiny,decoder=fixed,decoder.temperature=1.0 --tasks own_rep \
+  --include_path .
