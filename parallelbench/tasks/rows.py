@@ -5,8 +5,6 @@ import csv
 import gzip
 import hashlib
 import json
-import hashlib
-import json
 import math
 import os
 import random
