@@ -12,6 +12,7 @@ from conf.knobs import Weight, check
 from dllm.plan import Plan
 from dllm.protocols import DenoisingLM, Text
 from dllm.soft import SoftInput
+from dllm.text import Tokenized
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Guided:
 
     @property
     def tokenizer(self) -> Any:
-        return getattr(self.model, "tokenizer", None)
+        return self.model.tokenizer if isinstance(self.model, Tokenized) else None
 
     def encode(self, text: Text) -> list[int]:
         return self.model.encode(text)

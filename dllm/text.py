@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,14 @@ from dllm.protocols import LanguageModel, Text
 Show = Callable[[Mapping[str, Any]], str]
 MARK = "\ue000\ue001"  # private characters: what no template writes of its own
 MAX_LINES, MAX_SECONDS, MAX_GROWTH = 300_000, 2, 100_000  # of a template: steps, their time, characters it adds
+
+
+@runtime_checkable
+class Tokenized(Protocol):
+    """A model that says what its tokenizer is."""
+
+    @property
+    def tokenizer(self) -> Any: ...
 
 
 class TextModel(nn.Module, ABC):
@@ -108,7 +116,7 @@ def encode_text(
 def encode_piece(of: object, text: str) -> list[int]:
     """Token ids of a text that stands after others, so without BOS. of: a tokenizer or a model."""
     _check_whole(text)
-    tokenizer = of if isinstance(of, PreTrainedTokenizerBase) else getattr(of, "tokenizer", None)
+    tokenizer = of if isinstance(of, PreTrainedTokenizerBase) else of.tokenizer if isinstance(of, Tokenized) else None
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return cast(list[int], tokenizer(text, add_special_tokens=False)["input_ids"])
     return cast(LanguageModel, of).encode(text)
