@@ -32,7 +32,7 @@ class Questions:
         if len(self.of) == len(self.weights):
             return numbers
         sums = np.zeros((*numbers.shape[:-1], len(self.weights)))
-        np.add.at(sums, (..., self.of), numbers)
+        np.add.at(np.moveaxis(sums, -1, 0), self.of, np.moveaxis(numbers, -1, 0))
         return (sums / np.bincount(self.of)).round(9)  # what cancels out is 0
 
 
@@ -67,14 +67,14 @@ class Paired:
     def part(self, of: np.ndarray) -> "Paired":
         """Some of the samples."""
         numbers = (self.score, self.nfe, self.tokens, self.canvas)
-        return Paired(
-            self.tasks[of], *(column[:, of] for column in numbers), None if self.asked is None else self.asked[of]
-        )
+        score, nfe, tokens, canvas = (column[:, of] for column in numbers)
+        return Paired(self.tasks[of], score, nfe, tokens, canvas, None if self.asked is None else self.asked[of])
 
     def taking(self, runs: np.ndarray) -> "Paired":
         """Rows of some of the runs. runs: their places, one per sample `[rows, samples]` or for all `[rows, 1]`."""
         numbers = (self.score, self.nfe, self.tokens, self.canvas)
-        return Paired(self.tasks, *(column[runs, np.arange(len(self.tasks))] for column in numbers), self.asked)
+        score, nfe, tokens, canvas = (column[runs, np.arange(len(self.tasks))] for column in numbers)
+        return Paired(self.tasks, score, nfe, tokens, canvas, self.asked)
 
     def by_task(self) -> Iterator[tuple[str, np.ndarray]]:
         """Each task and which samples are its own, `[samples]`; last ALL with all of them."""

@@ -182,7 +182,8 @@ class StaleSuffix:
     """A model whose cached calls attend to what the last full pass attended to, also behind a cut made since."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.spec, self.passes, self.new_kv = model, model.spec, model.passes, model.new_kv
+        self.model, self.spec, self.passes = model, model.spec, model.passes
+        self.new_kv, self.renew_kv = model.new_kv, model.renew_kv
         self.attended = torch.zeros(0)
 
     def logits(self, canvas: Tensor, plan: Plan, want: Tensor, *, end: Tensor, kv: Any) -> Tensor:
