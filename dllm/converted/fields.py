@@ -19,7 +19,8 @@ HARMLESS = re.compile(
     r"|name|names|tags|licen[cs]e|languages?|author\w*|date|description|notes?|comments?|datasets?|unsloth\w*"  # words
     r"|id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params|summary_\w+|classifier_\w+"
     r"|torchscript|use_bfloat16|output_(attentions|hidden_states|router_logits|scores|logits|past)|return_dict\w*"
-    r"|conplemenrary_mask|complementary_mask|use_cache|\w*flash\w*|\w*_implementation|(ep|tp|pp|dp)_size|\w*device\w*|padding_multiple|\w*_prefix"
+    r"|use_cache|\w*flash\w*|\w*_implementation|(ep|tp|pp|dp)_size|\w*device\w*|padding_multiple|\w*_prefix"
+    r"|(conplemenrary|complementary)_mask"  # Fast-dLLM v2's training
 )
 UNITS = re.compile(r"\w*(scale|scaling|multiplier|factor|group_size|_tp)")  # of which one is none
 NOT_IN_LAYERS = {*vars(GenerationConfig()), *vars(PreTrainedConfig())} - {"is_encoder_decoder", "use_mtp"}
