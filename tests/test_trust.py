@@ -30,6 +30,10 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {  # a suite of a stored config
     "builtin": ({"_target_": "builtins.open", "file": "PWNED", "mode": "w"}, "builtins.open"),
     "nested": ({**SUITE, "tasks": [{"_target_": "os.system", "command": "touch PWNED"}]}, "tasks.0._target_=os.system"),
     "deep in a list": ({**SUITE, "bertscore": [[{"a": [{"_target_": "os.abort"}]}]]}, "bertscore.0.0.a.0._target_"),
+    "without the sandbox": (
+        {**SUITE, "tasks": [{"_target_": "parallelbench.HumanEval", "unsandboxed": True}]},
+        "tasks.0.unsandboxed=True",
+    ),
     "no text": ({**SUITE, "_target_": ["os.system"]}, "_target_=['os.system']"),
     "partial": ({**SUITE, "_partial_": True}, "_partial_=True"),
     "not recursive": ({**SUITE, "_recursive_": False}, "_recursive_=False"),

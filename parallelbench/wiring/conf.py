@@ -84,6 +84,8 @@ def doubt(config: Any, groups: tuple[str, ...] = PARTS) -> str:
             why = "is no part of this package and could run anything"
         elif name != "_target_" and re.fullmatch("_.*_", name):
             why = "changes how a part is made"
+        elif name == "unsandboxed" and value:
+            why = "would run the programs of its answers with your rights"
         elif "${" in key or (isinstance(value, str) and "${" in value):
             why = "could read the environment"
         elif isinstance(value, str) and re.match(r"\s*[a-zA-Z][\w+.-]*://", value):
