@@ -42,6 +42,7 @@ REQUIRED = {  # what else than its knobs a class wants
     "BertScore": {"path": "x"},
     "Decoder": {"rule": Threshold()},
     "FirstAlone": {"rule": Threshold()},
+    "InBlocks": {"rule": Threshold()},
     "ModelSpec": {"mask_id": 5, "eos_ids": (1,), "pad_id": 0},
     "OfficialSuite": {"data_dir": None},
     "ModelDrafts": {"model": dllm.load("tiny")},

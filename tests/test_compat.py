@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import SECONDS, SMALL, make_model, samples
+from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
@@ -97,14 +98,18 @@ def test_a_run_states_what_was_read_off_its_config(path: Path) -> None:
     for changes in (
         {},
         {"temperature": 0.5},
-        {"confidence": "margin"},
+        {"confidence": "margin"},  # where the rule reads it
         {"transforms": [{"_target_": "decoders.TopK"}]},
     ):
         assert isinstance(config, dict)
         changed = {**config, **changes}
         if config["_target_"] != "decoders.Decoder":
             continue
-        decoder = instantiate(changed, _convert_="all")
+        try:
+            decoder = instantiate(changed, _convert_="all")
+        except InstantiationException as error:
+            assert "confidence" in changes and "'margin' of Decoder, but" in str(error)
+            continue
         model = make_model("full")
         noise = model.spec.mask_id if decoder.needs_noise else 0
         model.spec = replace(model.spec, delete_id=1, split_id=2, noise=noise)  # one decoder asks for them

@@ -16,7 +16,6 @@ from decoders import (
     Never,
     Schedule,
     Threshold,
-    WideIn,
     generate,
 )
 from decoders.logits import Logits
@@ -120,10 +119,6 @@ RULES: dict[str, tuple[Decoder, Callable[[dict[str, Tensor]], set[int]]]] = {
     "entropy": (
         Decoder(EntropyThreshold(1e-8), confidence="entropy"),
         lambda d: {i for i, e in enumerate(d["entropy"].tolist()) if e <= 1e-8} or surest(-d["entropy"], 1),
-    ),
-    "wide in": (
-        Decoder(WideIn(1 - 1e-9)),
-        lambda d: above(d["prob"], 1 - 1e-9) & surest(-d["prob"], 8),
     ),
 }
 

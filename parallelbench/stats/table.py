@@ -26,7 +26,7 @@ def run_table(run: Run, brief: bool = False) -> str:
     for number in numbers if len(numbers) > 1 and not brief else ():
         part = [record for record in run.records if wording(record.task) == number]
         shown[f"all in wording {number}"] = aggregate(part)[ALL]
-    told = [] if brief else [*wrap(legend(columns), WIDTH, break_on_hyphens=False), f"measured on {measured_on(run)}"]
+    told = [] if brief else _told(columns, f"measured on {measured_on(run)}")
     if told and busy(run):
         told.append("Its seconds are the machine's more than its own: decode again on an idle machine to compare them.")
     return "\n".join([*_table("task", shown, columns), *told])
@@ -37,9 +37,12 @@ def sweep_table(runs: Sequence[Run]) -> str:
     rows = {name: aggregate(run.records)[ALL] for name, run in zip(run_names(runs), runs, strict=True)}
     columns = {name: METRICS[name] for name in ("score", "nfe", "tpf", "queried", "tokens_per_s", "speedup_nfe")}
     devices = "; ".join(dict.fromkeys(map(measured_on, runs)))
-    return "\n".join(
-        [*_table("run", rows, columns), *wrap(legend(columns), WIDTH, break_on_hyphens=False), f"measured on {devices}"]
-    )
+    return "\n".join([*_table("run", rows, columns), *_told(columns, f"measured on {devices}")])
+
+
+def _told(columns: Mapping[str, Metric], last: str) -> list[str]:
+    """What stands below a table, as wide as a terminal."""
+    return [line for text in (legend(columns), last) for line in wrap(text, WIDTH, break_on_hyphens=False)]
 
 
 def _table(corner: str, rows: Mapping[str, Mapping[str, Value]], columns: Mapping[str, Metric]) -> list[str]:

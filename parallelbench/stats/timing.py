@@ -28,7 +28,7 @@ def waiting(run: Run) -> float | None:
 def busy(run: Run) -> str:
     """What there is to say where the machine was busy, else nothing."""
     ratio = waiting(run)
-    return f"on a busy machine ({ratio:.1f} s passed per CPU second)" if ratio is not None and ratio > BUSY else ""
+    return f"on a busy machine (wall time {ratio:.1f} x CPU time)" if ratio is not None and ratio > BUSY else ""
 
 
 def unreliable(runs: Sequence[Run]) -> dict[int, str]:
