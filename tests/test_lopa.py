@@ -1,54 +1,89 @@
 """Lookahead over states: a textbook version of it decodes the same, in any batch and with every cache that it takes."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from conftest import EOS, make_model
 
-from decoders import BanEos, Decoder, EntropyBound, Eotp, FixedK, Never, Threshold, decode, decode_lookahead
+from decoders import (
+    AnswerGap,
+    BanEos,
+    BlockEos,
+    Decoder,
+    EntropyBound,
+    Eotp,
+    FixedK,
+    Never,
+    RunningSet,
+    Threshold,
+    decode,
+    decode_lookahead,
+)
 from decoders.loop import NO_CACHE
 from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
 from dllm.plan import Plan
+from parallelbench.methods.verified import LoPA
+from parallelbench.run.generator import make_generator
 
 DUAL = WindowCache(0, 0)
 GEN_LENS = [16, 5, 16, 9]
+ONE, SEVERAL = RunningSet(1), RunningSet(None, 0.1, 0.95)
 
 
 def textbook(
-    model, prompt: list[int], gen_len: int, block_len: int, branches: int, tau: float, cut: bool = False
+    model,
+    prompt: list[int],
+    gen_len: int,
+    block_len: int,
+    branches: int,
+    tau: float,
+    cut: bool = False,
+    running: RunningSet = ONE,
 ) -> tuple[list[int], int]:
-    """One row of a bidirectional model, one forward of one state after the other. cut: behind the first EOS."""
+    """One row of a bidirectional model, one forward of one state after the other. cut: behind the first EOS. running:
+    without bounds on the blocks, or with one."""
     mask, start, canvas, nfe = model.spec.mask_id, len(prompt), prompt + [model.spec.mask_id] * gen_len, 0
-    for first in range(start, start + gen_len, block_len):
-        block = range(first, min(first + block_len, len(canvas)))
-        expected: list[tuple[int, int]] = []
-        while any(canvas[i] == mask for i in block):
-            nfe += 1
-            best = None
-            for extra in [None, *expected]:
-                tried = list(canvas)
-                if extra is not None:
-                    tried[extra[0]] = extra[1]
-                plan = Plan.of(np.array([0]), np.ones((1, len(tried)), bool), True)
-                end, columns = torch.tensor([len(tried)]), torch.arange(len(tried))[None]
-                kv = model.new_kv(torch.tensor([start]), len(tried))
-                with torch.inference_mode():
-                    logits = model.logits(torch.tensor([tried]), plan, columns, end=end, kv=kv)[0].float()
-                prob, token = logits.softmax(-1).max(-1)
-                left = [i for i in block if tried[i] == mask]
-                mean = sum(prob[i].item() for i in left) / len(left) if left else 1.0
-                if best is None or mean > best[0] + 1e-7:
-                    best = mean, tried, left, prob, token
-            _, canvas, left, prob, token = best
-            surest = [max(left, key=lambda i: prob[i].item())] if left else []
-            sure = [i for i in left if prob[i] >= tau] or surest
-            for i in sure:
-                canvas[i] = int(token[i])
-            if cut and EOS in canvas[start:]:
-                canvas = canvas[: canvas.index(EOS, start) + 1]
-                block = range(first, min(block.stop, len(canvas)))
-            rest = sorted((i for i in left if i not in sure and i in block), key=lambda i: -prob[i].item())
-            expected = [(i, int(token[i])) for i in rest[:branches]]
+    expected, stop = list[tuple[int, int]](), start
+    blocks = {first: range(first, first + block_len) for first in range(start, start + gen_len, block_len)}
+
+    def filled(tried: list[int], first: int) -> float:
+        return 1 - tried[first : first + block_len].count(mask) / block_len
+
+    while mask in canvas:
+        front = max(first for first in blocks if mask not in canvas[:first])
+        best, nfe = None, nfe + 1
+        for extra in [None, *expected]:
+            tried, opened = list(canvas), max(stop, front + block_len)
+            if extra is not None:
+                tried[extra[0]] = extra[1]
+            more = running.buffer is None and opened == stop and filled(tried, stop - block_len) >= running.open_at
+            if more and EOS not in tried[front:stop]:
+                opened += block_len
+            plan = Plan.of(np.array([0]), np.ones((1, len(tried)), bool), True)
+            end, columns = torch.tensor([len(tried)]), torch.arange(len(tried))[None]
+            kv = model.new_kv(torch.tensor([start]), len(tried))
+            with torch.inference_mode():
+                logits = model.logits(torch.tensor([tried]), plan, columns, end=end, kv=kv)[0].float()
+            prob, token = logits.softmax(-1).max(-1)
+            left = [i for i in range(front, min(opened, len(tried))) if tried[i] == mask]
+            mean = sum(prob[i].item() for i in left) / len(left) if left else 1.0
+            if best is None or mean > best[0] + 1e-7:
+                best = mean, tried, left, prob, token, opened
+        _, canvas, left, prob, token, stop = best
+        sure = set[int]()
+        for first, block in blocks.items():
+            here = [i for i in left if i in block]
+            forced = first == front or filled(best[1], first - block_len) >= (running.force_at or 2)
+            surest = [max(here, key=lambda i: prob[i].item())] if here and forced else []
+            sure |= {i for i in here if prob[i] >= tau} or set(surest)
+        canvas = [int(token[i]) if i in sure else canvas[i] for i in range(len(canvas))]
+        if cut and EOS in canvas[start:]:
+            canvas = canvas[: canvas.index(EOS, start) + 1]
+        rest = sorted((i for i in left if i not in sure and i < len(canvas)), key=lambda i: -prob[i].item())
+        expected = [(i, int(token[i])) for i in rest[:branches]]
     text = canvas[start:]
     return text[: text.index(EOS) if EOS in text else None], nfe
 
@@ -61,6 +96,21 @@ def test_it_is_the_textbook_version(prompts: list[list[int]]) -> None:
         wanted = [textbook(model, p, n, 8, branches, 0.6) for p, n in zip(prompts, GEN_LENS, strict=True)]
         assert [(row.token_ids, row.nfe) for row in rows] == wanted
     assert sum(row.nfe for row in rows) < sum(row.nfe for row in decode(model, prompts, gen_len=GEN_LENS, **how))
+
+
+@pytest.mark.parametrize("open_at", [0.1, 1.0])
+def test_states_open_blocks_as_in_the_textbook_version(open_at: float, prompts: list[list[int]]) -> None:
+    """At 1 the next block is open before its turn only where a state's own token has filled the last one."""
+    model, running = make_model("full"), RunningSet(None, open_at, 0.95)
+    how = {"block_len": 4, "cache": NO_CACHE, "stop": Never(), "decoder": Decoder(Threshold(0.6)), "branches": 2}
+    rows = decode_lookahead(model, prompts, gen_len=[16, 6, 20, 12], running=running, **how)
+    each = zip(prompts, [16, 6, 20, 12], strict=True)
+    assert [(row.token_ids, row.nfe) for row in rows] == [
+        textbook(model, p, n, 4, 2, 0.6, False, running) for p, n in each
+    ]
+    one = decode_lookahead(model, prompts, gen_len=[16, 6, 20, 12], **how)
+    assert sum(row.nfe for row in rows) < sum(row.nfe for row in one)
+    assert one == decode_lookahead(model, prompts, gen_len=[16, 6, 20, 12], running=ONE, **how)
 
 
 def test_nothing_is_tried_behind_an_eos_that_cuts_the_row(prompts: list[list[int]]) -> None:
@@ -79,9 +129,22 @@ def test_nothing_is_tried_behind_an_eos_that_cuts_the_row(prompts: list[list[int
 def test_a_row_is_the_same_alone(kind: str, cache: CacheStrategy, prompts: list[list[int]]) -> None:
     model, decoder = make_model(kind), Decoder(EntropyBound(0.5), confidence="entropy", temperature=0.7)
     how = {"branches": 2, "block_len": 8, "cache": cache, "stop": Never(), "decoder": decoder}
-    rows = decode_lookahead(model, prompts, gen_len=GEN_LENS, **how)
-    assert rows[2:] == decode_lookahead(model, prompts[2:], gen_len=GEN_LENS[2:], **how)
-    assert all(row.stopped_by == "length" and model.spec.mask_id not in row.token_ids for row in rows)
+    for running in (None, SEVERAL):
+        rows = decode_lookahead(model, prompts, gen_len=GEN_LENS, running=running, **how)
+        assert rows[2:] == decode_lookahead(model, prompts[2:], gen_len=GEN_LENS[2:], running=running, **how)
+        assert all(row.stopped_by == "length" and model.spec.mask_id not in row.token_ids for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
+@pytest.mark.parametrize("prompt_block", [False, True])
+def test_kept_keys_of_blocks_in_flight_are_exact(kind: str, prompt_block: bool, prompts: list[list[int]]) -> None:
+    model = make_model(kind, 1)
+    model.spec = replace(model.spec, prompt_block=prompt_block)
+    parts = {"gen_len": 32, "block_len": 8, "decoder": Decoder(Threshold(0.3)), "branches": 3}
+    flying = partial(decode_lookahead, model, prompts[:3], running=RunningSet(3, 0.1), stop=BlockEos(), **parts)
+    kept, fresh = flying(cache=BlockCache()), flying(cache=NO_CACHE)
+    assert [replace(row, queried=0) for row in kept] == [replace(row, queried=0) for row in fresh]
+    assert sum(row.queried for row in kept) < sum(row.queried for row in fresh)
 
 
 def test_without_a_choice_it_is_decode(prompts: list[list[int]]) -> None:
@@ -100,3 +163,8 @@ def test_what_states_cannot_be_compared_for_is_refused(prompts: list[list[int]])
     refused("takes a rule, its confidence", decoder=Decoder(Threshold(), transforms=(BanEos(),)))
     refused("depends on the steps before", cache=DelayedCache())
     refused("looks at predictions", stop=Eotp())
+    refused("takes one block at a time", decoder=Decoder(AnswerGap([7.5, 5.0, 2.5])), running=SEVERAL)
+    refused("running=3 of decode_lookahead", running=3)
+    parts = {"cache": NO_CACHE, "stop": Never(), "seed": 0}
+    with pytest.raises(ValueError, match="block_length=null is one block"):
+        make_generator(make_model("full"), LoPA(running=SEVERAL), block_len=None, **parts)

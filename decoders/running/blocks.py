@@ -65,6 +65,10 @@ class Flight:
         steps = state.start.new_zeros(len(state.start), lanes)
         return cls(how, state.start + state.window, steps, steps.bool())
 
+    def repeat(self, states: int) -> "Flight":
+        """That of as many states of each row, row after row."""
+        return Flight(self.how, *(tensor.repeat_interleave(states, 0) for tensor in (self.end, self.steps, self.held)))
+
     @property
     def num_lanes(self) -> int:
         return self.steps.shape[1]

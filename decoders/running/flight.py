@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -26,7 +27,7 @@ from dllm.cache import BlockCache, CacheStrategy, SubBlockCache, WindowCache
 from dllm.plan import Progress, pack
 from dllm.protocols import Denoiser, usable
 
-Piece = tuple[Int[Tensor, " N"], Float[Tensor, "N V"]]
+Piece = tuple[Int[Tensor, " _N"], Float[Tensor, "_N V"]]
 
 
 @torch.inference_mode()
@@ -73,7 +74,7 @@ def decode_running(
     part = flight.open_part(state)
 
     while not (progress := replace(part.progress(), window=width)).done.all():
-        pieces = _forward(model, part, kv, cache, progress, whole)
+        pieces = forward_open(model, part, kv, cache, progress, whole)
         logits, lanes = Logits.of(num_rows, block_len, pieces), flight.lanes(part)
         memory = memory or decoder.init(Shape(num_rows, block_len, logits.shape[-1], logits.device))
         view = flight.view(lanes, logits)
@@ -81,7 +82,7 @@ def decode_running(
         flight.apply_(state, lanes, view, update, stop)
         flight.advance_(state, ~lanes.done.view(batch, -1), memory)
         if on_step is not None:
-            on_step(state, *_side_by_side(state, view, update, Logits.of(batch, width, pieces)))
+            on_step(state, *side_by_side(state, view, update, Logits.of(batch, width, pieces)))
         del pieces, logits, view, update  # they hold the logits
         flight.open_(state)
         part = flight.open_part(state)
@@ -107,16 +108,17 @@ def check_running(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop:
         raise ValueError(f"{stop} looks at predictions in one window; use stop=strict_eos, block_eos or never")
 
 
-def _forward(
+def forward_open(
     model: Denoiser, part: DecodeState, kv: Any, cache: CacheStrategy, progress: Progress, whole: bool
 ) -> list[Piece]:
     """Logits of the masks in open blocks, by place in the windows of all lanes. whole: of all columns there. Counts NFE
-    and queried columns."""
+    and queried columns. A row without masks there asks for what it has, which nobody looks at."""
     pieces, device, seen, end = [], part.canvas.device, part.seen, part.visible_end
     for plan in list(cache.plan(progress, model.spec)):
         rows = plan.rows.numpy()
-        window = progress.between(progress.start, progress.stop) if whole else progress.masked
-        columns = pack(window[rows])
+        inside = progress.between(progress.start, progress.stop)[rows]
+        asked = inside if whole else progress.masked[rows]
+        columns = pack(np.where(asked.any(1, keepdims=True), asked, inside))
         place = rows[:, None] * progress.window + columns - progress.start[rows, None]
         want, place = (torch.from_numpy(t).to(device, non_blocking=True) for t in (columns, place.ravel()))
         plan = plan.to(device)
@@ -127,7 +129,7 @@ def _forward(
     return pieces
 
 
-def _side_by_side(state: DecodeState, view: View, update: Update, logits: Logits) -> tuple[View, Update]:
+def side_by_side(state: DecodeState, view: View, update: Update, logits: Logits) -> tuple[View, Update]:
     """The view and the update of all lanes as those of the rows, for `on_step`."""
     rows = (logits.shape[0], -1)
     tokens, masked, live = (tensor.view(rows) for tensor in (view.tokens, view.masked, view.live))

@@ -13,6 +13,7 @@ from decoders.state import DecodeState
 from decoders.types import Candidates, View
 from dllm.cache import BlockCache, CacheStrategy, WindowCache
 from dllm.kv import ColumnCache
+from dllm.plan import Progress
 from dllm.protocols import Denoiser
 
 
@@ -41,6 +42,10 @@ class Expected:
         """The plan of some rows. The others have none."""
         return replace(self, count=self.count * rows)
 
+    def behind(self, columns: Int[Tensor, " B"]) -> "Expected":
+        """The same places in windows that have moved by so many columns, none of them past one that counts."""
+        return replace(self, places=(self.places - columns[:, None]).clamp(min=0))
+
 
 class Branches:
     """S states of each of B rows. State s has those places of the row's plan filled that `filled[s]` says.
@@ -60,13 +65,18 @@ class Branches:
     def forward(self, state: DecodeState, plan: Expected) -> View | None:
         """The view of B * S states after one forward; those of row b are b * S, b * S + 1, ... None when all rows are
         done. Counts the forward, and the columns of all states, in `state`."""
-        states, device = len(self.filled), state.canvas.device
-        branches = self._branch(state, plan)
+        branches = self.branch(state, plan)
         progress = branches.progress()
         if progress.done.all():
             return None
-        questions = ask(self.cache.plan(progress, self.model.spec), progress, self.whole, device)
+        questions = ask(self.cache.plan(progress, self.model.spec), progress, self.whole, state.canvas.device)
         logits = forward_windows(self.model, branches, self.kv, questions, None, look_ahead=False)
+        self.count_(state, branches, progress)
+        return branches.view(logits)
+
+    def count_(self, state: DecodeState, branches: DecodeState, progress: Progress) -> None:
+        """Counts a forward of the branches in `state`. Those of a row that entered a window then share its K/V."""
+        states, device = len(self.filled), state.canvas.device
         if isinstance(self.kv, ColumnCache) and states > 1:
             entering = (progress.step == 0) & ~progress.done
             first = torch.from_numpy(np.flatnonzero(entering[::states]) * states).to(device)
@@ -74,13 +84,12 @@ class Branches:
             self.kv.copy(first[:, None].expand_as(others).flatten(), others.flatten())
         state.nfe = state.nfe + ~state.done  # not in place: views hold the numbers of their own forward
         state.queried += branches.queried.view(-1, states).sum(1)
-        return branches.view(logits)
 
-    def _branch(self, state: DecodeState, plan: Expected) -> DecodeState:
-        """States without the places that they need are done."""
+    def branch(self, state: DecodeState, plan: Expected) -> DecodeState:
+        """The B * S states. Those without the places that they need are done."""
         states, width = self.filled.shape
         repeated = {name: value.repeat_interleave(states, 0) for name, value in state.by_row()}
-        columns = state.columns[:, :1] + plan.places
+        columns = (state.columns[:, :1] + plan.places).clamp(max=state.canvas.shape[1] - 1)
         canvas = state.canvas[:, None].repeat(1, states, 1)
         for k in range(width):
             column, token = columns[:, None, k : k + 1], plan.tokens[:, None, k : k + 1]

@@ -28,10 +28,15 @@ class Running(Knobs):
         """Raises ValueError for a model, cache or stop rule that knows one block only."""
         if not isinstance(model, DenoisingLM):
             raise ValueError(f"a running set needs a diffusion model, and {model.name!r} is none; use model=tiny_block")
-        if block_len is None:
-            raise ValueError(
-                "block_length=null is one block for each response; give the length of one, as in block_length=32"
-            )
+        check_blocks(block_len)
         check_running(model, self.decoder, cache, stop)
         loop = in_batches(partial(decode_running, running=self.running))
         return DiffusionGenerator(model, self.decoder, cache, stop, block_len, seed, loop)
+
+
+def check_blocks(block_len: int | None) -> None:
+    """Raises ValueError where a response is one block, so that no others can be in flight."""
+    if block_len is None:
+        raise ValueError(
+            "block_length=null is one block for each response; give the length of one, as in block_length=32"
+        )

@@ -15,6 +15,7 @@ from decoders import (
     LookupDrafts,
     MaskDrafts,
     ModelDrafts,
+    RunningSet,
     Sampling,
     StopRule,
     Threshold,
@@ -31,6 +32,7 @@ from dllm.causal import CausalStream, load_causal
 from dllm.model import DiffusionLM
 from dllm.protocols import DenoisingLM, LanguageModel
 from parallelbench.methods.autoregressive import CausalGenerator, check_causal
+from parallelbench.methods.running import check_blocks
 from parallelbench.run.generator import DiffusionGenerator, Generator, in_batches
 
 
@@ -149,10 +151,12 @@ class LoPA(Knobs):
     it, each with one of the surest undecided tokens written, and goes on from that in which the model is surest of what
     is left. Costs up to `branches` + 1 times the columns. Nothing verifies the token, so it trades quality for speed.
 
-    rule, confidence, temperature: as in `Decoder`.
+    running: when blocks are opened, and which must commit; null for one block at a time. rule, confidence, temperature:
+        as in `Decoder`.
     """
 
     branches: Count = 4
+    running: RunningSet | None = None
     rule: CommitRule = field(default_factory=Threshold)
     confidence: Confidence = "prob"
     temperature: Weight = 0.0
@@ -162,8 +166,10 @@ class LoPA(Knobs):
     ) -> Generator:
         denoising = _denoising("lopa", model)
         decoder = Decoder(self.rule, confidence=self.confidence, temperature=self.temperature)
-        check_lookahead(denoising, decoder, cache, stop, self.branches)
-        loop = in_batches(partial(decode_lookahead, branches=self.branches))
+        if self.running is not None:
+            check_blocks(block_len)
+        check_lookahead(denoising, decoder, cache, stop, self.branches, self.running)
+        loop = in_batches(partial(decode_lookahead, branches=self.branches, running=self.running))
         return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
 
 

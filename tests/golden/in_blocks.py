@@ -19,6 +19,7 @@ from decoders import (
     InDel,
     LeftRun,
     Never,
+    RunningSet,
     Schedule,
     SelfDoubt,
     Smoothing,
@@ -155,7 +156,8 @@ def _lopa(folder: Path, trace: dict) -> Case:
     p = trace["params"]
     model = load(folder, trace, p["block_size"], prompt_block=True)
     decoder = Decoder(Threshold(p["skip_threshold"] + STRICT))
-    loop = partial(decode_lookahead, branches=p["branching_factor"])
+    running = RunningSet(None, p["block_add_threshold"], p["decoded_token_threshold"])
+    loop = partial(decode_lookahead, branches=p["branching_factor"], running=running)
     return Case(model, decoder, p["max_new_tokens"], p["block_size"], BlockCache(), loop=loop)
 
 

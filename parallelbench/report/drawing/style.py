@@ -31,7 +31,7 @@ KNOWN = {  # those compared most often first, since they differ in colour; new o
         "diffusion_forcing diffusion_forcing_prefix adaptive_depth frechet dynamic density dream origin schedule "
         "smoothing slerp indel first_alone horizon credit_free diffusion_forcing_released dilated_remask "
         "factor_released klass_window learn2pd_released remdm_loop renoise eos_last prefix_edit d3llm_first "
-        "smoothing_window prophet_released"
+        "smoothing_window prophet_released lopa_blocks"
     ).split(),
     "cache": (
         "none prefix dual delayed block interval vicinity prefill delayed_prefill greedy dual_dream sub_block "
