@@ -85,7 +85,7 @@ def against(row: Comparison, other: str) -> str:
 def on_model(run: Row) -> str:
     """A run beside those of other models: "ar on tiny-ar"."""
     name = " ".join(word for word in run["name"].split(" ") if not word.startswith("model="))
-    return f"{name} on {run['model']}"
+    return f"{name} on {run.get('model_title', run['model'])}"
 
 
 def of_numbers(numbers: Sequence[float]) -> Value:
