@@ -151,7 +151,7 @@ def test_p_and_interval_do_not_disagree_without_a_word() -> None:
     apart, same = Value(-1.7, -4.0, -0.03, 80), Value(-1.7, -4.0, 0.5, 80)
     assert replace(row, difference=apart, p=0.12).is_undecided and replace(row, difference=same, p=0.01).is_undecided
     assert not replace(row, difference=apart, p=0.01).is_undecided
-    text = _markdown(*runs, {"all": replace(row, difference=apart, p=0.12)})
+    text = _markdown(runs[0], runs[1], {"all": replace(row, difference=apart, p=0.12)})
     assert "-1.7 [-4.0, -<0.05]" in text and "0.12*" in text and "disagree" in text
 
 

@@ -274,7 +274,8 @@ pre { overflow-x: auto; background: var(--soft); padding: .5rem .8rem; border-ra
 <main>
 <section>
 <h1>Parallel decoding, from the phenomenon to the theory</h1>
-<p>Each number below is computed from the samples of its page. Brackets are 95 % intervals over these samples.</p>
+<p>Each number below is computed from the samples of its page. Brackets are 95 % intervals over these samples.
+Speed is counted in forward passes: most pages were decoded on a busy machine, so their seconds are left out.</p>
 </section>
 $chapters
 </main>
