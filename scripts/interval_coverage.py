@@ -1,7 +1,7 @@
 """How often each printed 95 % interval holds the truth, as the table of docs/intervals.md.
 
 `python scripts/interval_coverage.py [REPETITIONS [KIND ...]]`; the kinds are scores, forwards, seconds, differences,
-ratios, wordings, curves and ranks, all if none is named.
+ratios, curves, wordings, choices and ranks, all if none is named.
 
 Every setting draws data whose truth is known, as often as asked, and makes the intervals as the reports do.
 """
@@ -18,6 +18,7 @@ from scipy.stats import kendalltau
 
 from parallelbench.records.record import Record
 from parallelbench.report.compare import compare
+from parallelbench.report.recommend import choose
 from parallelbench.stats.agreement import agreement
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.stats.metrics import ALL, measure
@@ -270,29 +271,6 @@ def _ratios() -> Iterator[Setting]:
             yield Setting(data, size, draw, {"NFE B/A": b / a, "TPF B/A": a / b}, times=5)
 
 
-def _wordings() -> Iterator[Setting]:
-    """Two runs that were asked each question in four wordings. The design effect says how many times the variance of
-    a mean is what it would be for as many questions."""
-    for effect in (1, 2, 4):
-        alike = {1: 0.0, 2: 0.5, 4: 1.0}[effect]  # of the normal number behind an answer
-        for questions in (20, 50, 200):
-
-            def draw(rng: np.random.Generator, alike: float = alike, n: int = questions) -> dict[str, Value]:
-                hard = np.repeat(rng.normal(size=(2, n)), 4, 1)
-                own = np.sqrt(alike) * hard + np.sqrt(1 - alike) * rng.normal(size=hard.shape)
-                nfe = np.maximum(1, np.minimum(COLUMNS, (8 + 2 * own + [[0], [2]]).round()))
-                tokens = np.tile(_tokens(rng, 4 * n), (2, 1))
-                score = 100.0 * (own < [[1.28], [0.84]])
-                canvas, asked = np.full(nfe.shape, 1.0 * COLUMNS), np.repeat(np.arange(n), 4)
-                row = compare(Paired(np.full(4 * n, "t"), score, nfe, tokens, canvas, asked))[ALL]
-                return {"B - A": row.difference, "NFE B/A": row.nfe_ratio}
-
-            many = 2 * np.random.default_rng(0).normal(size=POPULATION)
-            a, b = (np.clip((mean + many).round(), 1, COLUMNS).mean() for mean in (8, 10))
-            truths = {"B - A": 100 * float(ndtr(0.84) - ndtr(1.28)), "NFE B/A": float(b / a)}
-            yield Setting(f"four wordings, design effect {effect}", str(questions), draw, truths)
-
-
 # ---- Curves: PBx, AUP, speed at quality, oracle, leaderboard
 
 
@@ -374,6 +352,79 @@ def _curves() -> Iterator[Setting]:
         yield Setting("ten equal curves of four runs", str(n), equal, {AT: known[AT]}, times=0.5)
 
 
+# ---- Questions in four wordings: all of these, and recommend
+
+EFFECTS = (1.0, 2.5, 4.0)  # how many times the variance of a mean is what it would be for as many questions
+
+
+def _worded(paired: Paired, rng: np.random.Generator, effect: float) -> Paired:
+    """Samples as the four wordings of questions, of which as many are answered alike as make the design effect."""
+    own = np.arange(len(paired.tasks))
+    first = own // 4 * 4
+    alike = rng.random(len(own) // 4) < (effect - 1) / 3
+    return replace(paired.part(np.where(alike[first // 4], first, own)), asked=first)
+
+
+def _compared(sweep: Paired) -> dict[str, Value]:
+    """The second run of the second curve against the first of the first."""
+    pair = sweep.taking(np.array([[0], [5]]))
+    row, (_, mark) = compare(pair)[ALL], marks(pair)
+    return {"B - A": row.difference, "NFE B/A": row.nfe_ratio, "TPF B/A": row.tpf_ratio} | {
+        "score of B": mark.score,
+        "NFE of B": mark.nfe,
+        "TPF of B": mark.tpf,
+    }
+
+
+def _wordings() -> Iterator[Setting]:
+    many = _sweep(np.random.default_rng(0), POPULATION, 0.0)
+    kinds: dict[str, tuple[Callable[[Paired], Mapping[str, Value | None]], Mapping[str, float], float]] = {
+        "two runs": (_compared, {name: value.value for name, value in _compared(many).items()}, 2.5)
+    }
+    kinds["two curves of four runs"] = (_curve_values, _curve_truths(many), 0.5)
+    for effect in EFFECTS:
+        for name, (values, truths, times) in kinds.items():
+            for questions in (50, 200):
+
+                def draw(
+                    rng: np.random.Generator,
+                    values: Callable[[Paired], Mapping[str, Value | None]] = values,
+                    questions: int = questions,
+                    effect: float = effect,
+                ) -> Mapping[str, Value | None]:
+                    return values(_worded(_sweep(rng, 4 * questions, 0.0), rng, effect))
+
+                yield Setting(f"four wordings, design effect {effect:g}, {name}", str(questions), draw, truths, times)
+
+
+def _choices() -> Iterator[Setting]:
+    """Sweeps in which every faster run loses a little more than a point. What holds the truth is the limit of the run
+    that is recommended, if one is."""
+    for effect in EFFECTS:
+        for curves in (1, 20):
+            for gained, questions in ((0.0, 600), (0.02, 2000)):
+
+                def draw(
+                    rng: np.random.Generator,
+                    effect: float = effect,
+                    curves: int = curves,
+                    gained: float = gained,
+                    n: int = 4 * questions,
+                ) -> dict[str, Value]:
+                    moved = rng.choice([-1.0, 0.0, 1.0], (curves, n), p=[0.0101 + gained, 0.9899 - 2 * gained, gained])
+                    score = 50.0 + 50 * np.vstack([np.zeros(n), moved])
+                    flat = np.ones_like(score)
+                    worded = _worded(Paired(np.full(n, "t"), score, flat, flat, flat), rng, effect)
+                    asked, speed = worded.questions, np.arange(1.0, curves + 2)
+                    losses = 2 * asked.mean(worded.score)
+                    best = choose(losses, speed, list(map(str, speed)), 1.0, 0, asked.weights).best
+                    return {"loss of the run that is recommended": Value(0, 0, 100.0 if best is None else 1.0, n)}
+
+                data = f"four wordings, design effect {effect:g}, {curves} faster run{'s' * (curves > 1)}"
+                data += f" with {100 * gained:g} % of gains"
+                yield Setting(data, str(questions), draw, {"loss of the run that is recommended": 1.01}, times=5)
+
+
 # ---- Two folders of runs: analyze compare, wordings
 
 
@@ -431,8 +482,9 @@ KINDS = {
     "seconds": _seconds,
     "differences": _differences,
     "ratios": _ratios,
-    "wordings": _wordings,
     "curves": _curves,
+    "wordings": _wordings,
+    "choices": _choices,
     "ranks": _ranks,
 }
 

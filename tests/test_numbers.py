@@ -12,12 +12,13 @@ from parallelbench.report import report
 from parallelbench.report.compare import _markdown, compare
 from parallelbench.report.page import page_data
 from parallelbench.report.report import write_report
+from parallelbench.report.sections.equal_quality import about
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import Value, _shown
 from parallelbench.stats.leading import crowned, leading, marked, text_of
 from parallelbench.stats.metrics import aggregate
 from parallelbench.stats.paired import pair
-from parallelbench.stats.speed_at_quality import equal_quality
+from parallelbench.stats.speed_at_quality import EqualQuality, equal_quality
 from parallelbench.stats.table import measured_on
 from parallelbench.stats.timing import busy, unreliable
 
@@ -91,7 +92,7 @@ def test_seconds_of_a_busy_machine_are_not_shown(tmp_path: Path) -> None:
     text = write_report(crowded, tmp_path, lambda run: "")
     rows = [line for line in text.partition("## Runs")[2].splitlines() if line.startswith("| threshold")]
     assert [row.count("\N{EN DASH}") for row in rows[:3]] == [2 * (f"tau={0.9}" in row) for row in rows[:3]]
-    assert "Seconds that are not shown: `threshold tau=0.9`" in text
+    assert "Seconds are left out for `threshold tau=0.9`" in text
     on_gpu = replace(crowded[2], info=crowded[2].info | {"device": "cuda, 1 GPU"})
     assert unreliable([on_gpu]) == {}  # a thread that waits for a GPU
 
@@ -102,15 +103,29 @@ def test_seconds_per_forward_that_lie_far_apart_are_not_shown(tmp_path: Path) ->
     assert set(unreliable(spread)) == {0, 1, 2}
     other = replace(spread[2], config=spread[2].config | {"batch_size": 1})
     assert unreliable([*spread[:2], other]) == {}
+    assert set(unreliable([*spread, other])) == {0, 1, 2, 3}  # of the same machine, with nothing to compare it with
     cached = replace(
         runs[0], records=[replace(r, queried=r.queried // 5, latency_s=r.latency_s / 4) for r in runs[0].records]
     )
     assert unreliable([cached, *runs[1:]]) == {}  # it computes less
     text = write_report(spread, tmp_path, lambda run: "")
-    assert "all 3 runs: seconds per forward differ by" in text
+    assert "all 3 runs (seconds per forward differ by" in text and "tokens/s" not in text and "latency" not in text
     cells = (tmp_path / "summary.csv").read_text().splitlines()
     place = cells[0].split(",").index("tokens_per_s")
     assert [line.split(",")[place] for line in cells[1:]] == [""] * 3
+
+
+def test_a_title_names_the_model_that_was_chosen_where_its_folder_makes_several(tmp_path: Path) -> None:
+    runs = [
+        replace(run, info=run.info | {"model": "smollm2", "choices": run.info["choices"] | {"model": "smollm2_block"}})
+        for run in sweep()
+    ]
+    assert write_report(runs, tmp_path, lambda run: "").startswith("# smollm2-block: 3 runs")
+    assert write_report(sweep(), tmp_path, lambda run: "").startswith("# tiny: 3 runs")
+
+
+def test_no_lead_is_told_where_none_is_shown() -> None:
+    assert "its lead over" not in about(EqualQuality(0.9, "threshold", {}, frozenset(), ()))
 
 
 @pytest.mark.parametrize(
@@ -123,9 +138,9 @@ def test_no_limit_reads_minus_zero(number: float, said: str) -> None:
 
 def test_few_pairs_have_no_interval_in_a_table() -> None:
     few, many = sweep(10)[:2], sweep(20)[:2]
-    text = _markdown(*few, compare(pair(few)))
+    text = _markdown(few[0], few[1], compare(pair(few)))
     assert text.count("(too few samples)") == 9 and "[" not in text.partition("| task")[2].partition("B - A:")[0]
-    rows = _markdown(*many, compare(pair(many))).splitlines()
+    rows = _markdown(many[0], many[1], compare(pair(many))).splitlines()
     (all_row,) = [row for row in rows if row.startswith("| all")]
     assert "too few" not in all_row and "[" in all_row
 
@@ -136,7 +151,7 @@ def test_p_and_interval_do_not_disagree_without_a_word() -> None:
     apart, same = Value(-1.7, -4.0, -0.03, 80), Value(-1.7, -4.0, 0.5, 80)
     assert replace(row, difference=apart, p=0.12).is_undecided and replace(row, difference=same, p=0.01).is_undecided
     assert not replace(row, difference=apart, p=0.01).is_undecided
-    text = _markdown(*runs, {"all": replace(row, difference=apart, p=0.12)})
+    text = _markdown(runs[0], runs[1], {"all": replace(row, difference=apart, p=0.12)})
     assert "-1.7 [-4.0, -<0.05]" in text and "0.12*" in text and "disagree" in text
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from parallelbench.records.files import inert, one_line, out_folder, replace_file, write_csv
+from parallelbench.records.files import inert, out_folder, replace_file, write_csv
 from parallelbench.records.questions import wording
 from parallelbench.records.record import Run
 from parallelbench.report import plots
@@ -17,10 +17,10 @@ from parallelbench.report.options import split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.report.sections.equal_quality import equal_quality_lines
 from parallelbench.report.sections.rewording import wording_lines
-from parallelbench.stats.curves import curve_names, run_names, shown_knobs, unsaid
+from parallelbench.stats.curves import curve_names, model_title, run_names, shown_knobs, unsaid
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.leading import apart_lines, leading, marked
-from parallelbench.stats.metrics import ALL, LEGEND, METRICS, Metrics, aggregate, measure
+from parallelbench.stats.metrics import ALL, METRICS, Metrics, aggregate, legend, measure
 from parallelbench.stats.order import commits_by_task
 from parallelbench.stats.paired import check_versions
 from parallelbench.stats.speed_at_quality import equal_quality, reference_curve
@@ -131,7 +131,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
 
 def _models(runs: Sequence[Run]) -> str:
     """Each model once, in the order of the runs; of many their number."""
-    names = list(dict.fromkeys(one_line(run.info["model"]) for run in runs))
+    names = list(dict.fromkeys(map(model_title, runs)))
     if len(names) > MAX_MODELS:
         return f"{len(names)} models"
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
@@ -215,21 +215,26 @@ def _markdown(
         cache_plot,
         *(["## Runs", ""] if answer else []),
     ]
-    heads = [metric.heading for metric in METRICS.values()] + ["NFE speed-up over k=1"] * has_baseline
+    columns = {
+        key: metric
+        for key, metric in METRICS.items()
+        if not all(math.isnan(row[ALL][key].value) for row in metrics.values())
+    }
+    heads = [metric.heading for metric in columns.values()] + ["NFE speed-up over k=1"] * has_baseline
     rows = []
     for name, run, speedup in zip(names, runs, measured, strict=True):
         row = metrics[name][ALL]
-        cells = [metric.show(row[key]) for key, metric in METRICS.items()]
+        cells = [metric.show(row[key]) for key, metric in columns.items()]
         cells += ["" if speedup is None else f"{speedup:.2f}x"] * has_baseline
         rows.append([marked(name, run), str(row["score"].n), *cells])
-    lines += [*table(["run", "n", *heads], rows), "", LEGEND, ""]
+    lines += [*table(["run", "n", *heads], rows), "", legend(columns), ""]
     if has_baseline:
         lines += [
             "NFE speed-up over k=1: forwards of the measured one-token-per-step run over this run's, on the same "
             "samples with the same stop rule, model and cache.",
             "",
         ]
-    lines += [f"Seconds were measured on: {'; '.join(devices)}.", "", *([no_seconds, ""] if no_seconds else [])]
+    lines += [f"Measured on: {'; '.join(devices)}.", "", *([no_seconds, ""] if no_seconds else [])]
     if unfinished:
         kept = "left out" if any(run.info["status"] == "done" for run in runs) else "shown as they are"
         again = "its command to finish it" if len(unfinished) == 1 else "their commands to finish them"

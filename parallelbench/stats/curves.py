@@ -32,6 +32,12 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     return names
 
 
+def model_title(run: Run) -> str:
+    """A model's name for titles: as it was chosen where several models are made from one folder, `smollm2-block`."""
+    name, choice = one_line(run.info["model"]), one_line(run.info["choices"].get("model", "")).replace("_", "-")
+    return choice if choice.startswith(f"{name}-") else name
+
+
 def unsaid(runs: Sequence[Run]) -> dict[str, str]:
     """The choices that names leave out because most runs share them, where other runs differ."""
     choices = [_choices(run) for run in runs]

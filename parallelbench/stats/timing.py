@@ -35,6 +35,7 @@ def unreliable(runs: Sequence[Run]) -> dict[int, str]:
     """Why seconds of a run, by its place, are none to compare: its machine was busy, or it is of those at one model,
     device and batch size whose seconds per forward lie further apart than what their forwards compute."""
     found = {i: why for i, run in enumerate(runs) if (why := busy(run))}
+    noisy: dict[tuple[str, str], str] = {}
     alike = grouped(range(len(runs)), lambda i: _setting(runs[i]))
     for places in alike.values():
         costs = [(i, *_per_forward(runs[i])) for i in places]
@@ -43,6 +44,10 @@ def unreliable(runs: Sequence[Run]) -> dict[int, str]:
         if most > SPREAD:
             why = f"seconds per forward differ by {most:.1f}x at one model, device and batch size"
             found |= {i: why for i in places if i not in found}
+            noisy[_machine(runs[places[0]])] = why
+    for i, run in enumerate(runs):  # of a noisy machine's, one with nothing to compare it with is no better
+        if i not in found and run.info["device"].startswith("cpu") and waiting(run) is None and _machine(run) in noisy:
+            found[i] = noisy[_machine(run)]
     return found
 
 
@@ -64,8 +69,12 @@ def told(runs: Sequence[Run], names: Sequence[str], hidden: Mapping[int, str]) -
     parts = []
     for why, at in reasons.items():
         which = f"all {len(at)} runs" if len(runs) == len(at) > 1 else ", ".join(f"`{names[i]}`" for i in at)
-        parts.append(f"{which if len(which) < 300 else f'{len(at)} runs'}: {why}")
-    return f"Seconds that are not shown: {'; '.join(parts)}. Decode again on an idle machine to compare seconds."
+        parts.append(f"{which if len(which) < 300 else f'{len(at)} runs'} ({why})")
+    return f"Seconds are left out for {'; '.join(parts)}. Decode again on an idle machine to compare seconds."
+
+
+def _machine(run: Run) -> tuple[str, str]:
+    return run.info["model"], run.info["device"]
 
 
 def _setting(run: Run) -> tuple[object, ...]:

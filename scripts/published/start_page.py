@@ -85,7 +85,7 @@ def against(row: Comparison, other: str) -> str:
 def on_model(run: Row) -> str:
     """A run beside those of other models: "ar on tiny-ar"."""
     name = " ".join(word for word in run["name"].split(" ") if not word.startswith("model="))
-    return f"{name} on {run['model']}"
+    return f"{name} on {run.get('model_title', run['model'])}"
 
 
 def of_numbers(numbers: Sequence[float]) -> Value:
@@ -274,7 +274,8 @@ pre { overflow-x: auto; background: var(--soft); padding: .5rem .8rem; border-ra
 <main>
 <section>
 <h1>Parallel decoding, from the phenomenon to the theory</h1>
-<p>Each number below is computed from the samples of its page. Brackets are 95 % intervals over these samples.</p>
+<p>Each number below is computed from the samples of its page. Brackets are 95 % intervals over these samples.
+Speed is counted in forward passes: most pages were decoded on a busy machine, so their seconds are left out.</p>
 </section>
 $chapters
 </main>

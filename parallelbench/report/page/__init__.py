@@ -26,7 +26,7 @@ from parallelbench.report.drawing.style import KNOWN, look
 from parallelbench.report.page.viewer import viewer_data
 from parallelbench.report.sections import equal_quality as opening
 from parallelbench.report.sections import rewording
-from parallelbench.stats.curves import curve_names, shown_knobs
+from parallelbench.stats.curves import curve_names, model_title, shown_knobs
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, quantiles
 from parallelbench.stats.leading import apart_lines, crowned, leading, marked, text_of
@@ -113,6 +113,7 @@ def page_data(
                 "command": command(run),
                 **{group: run.info["choices"][group] for group in ("decoder", "cache", "stop", "suite")},
                 "model": run.info["model"],
+                "model_title": model_title(run),
                 "device": run.info["device"],
                 "processes": run.info.get("processes", 1),
                 "batch_size": run.config["batch_size"],

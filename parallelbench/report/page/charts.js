@@ -2,11 +2,12 @@
 // The charts of score against speed: colours and shapes by name, a knob at each point where there is room.
 (() => {
   const { front } = window.algorithms;
-  const { $, data, make, unique, METRICS, limits, save } = window.report;
+  const { $, ALL, data, make, unique, METRICS, limits, save } = window.report;
   const { runs } = data;
   const MAX_LABELS = 80, LETTERS = 16; // points that get a label, and its length
   const strict = runs.some((run) => Object.values(run.tasks).some((row) => row.score[0] !== row.score_strict[0]));
-  const columns = () => Object.entries(METRICS).filter(([key]) => key !== "score_strict" || strict); // it may say nothing new
+  const columns = () => Object.entries(METRICS).filter(([key]) => (key !== "score_strict" || strict) // it may say nothing new
+    && runs.some((run) => run.tasks[ALL][key][0] !== null));
   const measuredOn = (run) => `${run.device}, batch size ${run.batch_size}${run.processes > 1 ? `, ${run.processes} processes at once` : ""}${run.busy ? `, ${run.busy}` : ""}`;
   const those = (rows, fit) => (rows.some(fit) ? rows.filter(fit) : rows);
   /** The methods among the runs that the page leads with, or what there is of them. */
@@ -78,12 +79,13 @@
       ],
       config: {
         font: "system-ui, sans-serif", axis: { labelColor: ink, titleColor: ink, gridColor: colour("--line"), domainColor: colour("--muted"), tickColor: colour("--muted"), labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 },
-        legend: { orient: "bottom", columns: Math.max(1, Math.floor($(id).clientWidth / 150)), labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, labelLimit: 240, symbolOpacity: 1, symbolLimit: 0 }, view: { stroke: null },
+        legend: { orient: "bottom", columns: Math.max(1, Math.floor($(id).clientWidth / 150)), labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, labelLimit: 240, symbolOpacity: 1, symbolBaseFillColor: ink, symbolBaseStrokeColor: ink, symbolLimit: 0 }, view: { stroke: null },
       },
     };
     views.get(id)?.finalize();
     const { view } = await vegaEmbed($(id), spec, { actions: false, renderer: "svg", ast: true });
     views.set(id, view);
+    $("labelled").hidden = values.length > MAX_LABELS;
     if (values.length > MAX_LABELS) return;
     const [across, down] = [view.scale("x"), view.scale("y")];
     const at = values.map((value) => ({ label: value.label, px: across(value.x), py: down(value.y) }));

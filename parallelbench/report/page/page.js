@@ -197,7 +197,7 @@
 
   // ---- The page as it opens
 
-  const models = unique(runs.map((run) => run.model));
+  const models = unique(runs.map((run) => run.model_title));
   const named = models.length <= 2 ? models.join(" and ") : models.length === 3 ? `${models[0]}, ${models[1]} and ${models[2]}` : `${models.length} models`;
   $("title").textContent = `${named}: ${runs.length} run${runs.length > 1 ? "s" : ""}`;
   document.title = $("title").textContent;

@@ -10,8 +10,8 @@ from parallelbench.stats.speed_at_quality import LEVELS, MIDDLE, EqualQuality, S
 
 ABOUT = (
     "Tokens per forward that a decoder reaches over its knob while its score stays at a share of the best run's "
-    "({best:.1f} %), and its lead over {reference}, with 95 % intervals (paired bootstrap over samples; linear between "
-    "runs). A decoder of one run has that point alone. A level is reached where 95 % of the resamples come to it."
+    "({best:.1f} %){lead}, with 95 % intervals (paired bootstrap over samples; linear between runs). A decoder of one "
+    "run has that point alone. A level is reached where 95 % of the resamples come to it."
 )
 CEILING = "a ceiling, not a method"
 
@@ -45,7 +45,10 @@ def answer(equal: EqualQuality, name: str) -> str:
 def about(equal: EqualQuality) -> str:
     never = [name for name, row in equal.rows.items() if not _reaches(row)]
     rest = f" No level is reached by {', '.join(never)}." if never else ""
-    return ABOUT.format(best=100 * equal.best, reference=equal.reference) + rest
+    others = [row for name, row in equal.rows.items() if name != equal.reference]
+    leads = any(speed.lead is not None for row in others for speed in row.values())
+    lead = f", and its lead over {equal.reference}" if leads else ""
+    return ABOUT.format(best=100 * equal.best, lead=lead) + rest
 
 
 def heads() -> list[str]:
