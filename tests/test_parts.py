@@ -249,6 +249,14 @@ def test_what_is_no_model_no_cache_or_no_device_is_refused() -> None:
         d.generate(make_model("full"), [[1]], gen_len=4, templates=[[2]])
 
 
+@pytest.mark.parametrize(
+    "call", [d.generate, d.generate_verified, decode, d.decode_ahead, d.decode_lookahead, d.decode_running]
+)
+def test_the_names_of_the_command_line_are_told_from_those_of_python(call: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_length'; the nearest is gen_len, "):
+        call(make_model("full"), [[1]], gen_length=8)
+
+
 def test_numbers_beyond_use_cost_nothing() -> None:
     parts = {"gen_len": 4, "block_len": 4, "cache": NO_CACHE, "stop": Never()}
     model, one = make_model("full"), Decoder(FixedK(1))

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from conf.knobs import Count, check
+from conf.knobs import Count, check, named
 from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.loop import DecodedRow, OnStep, begin, check_parts, results
@@ -24,6 +24,7 @@ from dllm.protocols import Denoiser, usable
 
 
 @torch.inference_mode()
+@named
 def decode_lookahead(
     model: Denoiser,
     prompts: Sequence[Sequence[int]],
