@@ -11,10 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
+from inspect import signature
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+P, R = ParamSpec("P"), TypeVar("R")
 SHOWN = 80  # characters of a refused value
 
 
@@ -78,6 +80,21 @@ def check_named(of: type | Callable[..., Any], values: Mapping[str, Any], *, bel
         fault = _fault(value, kinds.get(name, Any))
         if fault is not None:
             raise fault.error(f"{below}{name}{fault.where}={shown(fault.value)}{owner}; give {wanted(fault.kind)}")
+
+
+def named(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which refuses an argument that it does not have and names the nearest: `gen_length` of the command
+    line is `gen_len` in Python."""
+    known = list(signature(function).parameters)
+
+    @wraps(function)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        for name in given:
+            if name not in known:
+                raise WrongType(f"{function.__name__} has no argument {name!r}; {nearest(name, known)}")
+        return function(*args, **given)
+
+    return checked
 
 
 def check_blocks(gen_len: int, block_len: int) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 
 from tqdm import tqdm
 
-from conf.knobs import Count, Number, Token, check
+from conf.knobs import Count, Number, Token, check, named
 from decoders.compose import Decoder, check_is_decoder
 from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode_queue
 from decoders.noise import row_seeds
@@ -39,6 +39,7 @@ class Generation:
     drafts: Sequence[Drafted] = ()
 
 
+@named
 def generate(
     model: DenoisingLM,
     prompts: Sequence[Prompt],
@@ -100,6 +101,7 @@ def generate(
     return list(describe(model, [rows[place] for place in range(len(ids))]))
 
 
+@named
 def generate_verified(
     model: LanguageModel,
     prompts: Sequence[Prompt],

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conf.knobs import Count, Number, Token, check
+from conf.knobs import Count, Number, Token, check, named
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.noise import row_seeds as row_seeds
@@ -34,6 +34,7 @@ ONE_TOKEN = Decoder(FixedK(1))
 OnStep = Callable[[DecodeState, View, Update], None]
 
 
+@named
 def decode(
     model: Denoiser,
     prompts: Sequence[Sequence[Token]],
@@ -76,6 +77,7 @@ def decode(
     return list(in_order(decode_queue(model, prompts, slots=None, device=device, **parts)))
 
 
+@named
 def decode_queue(
     model: Denoiser,
     prompts: Sequence[Sequence[Token]],

@@ -254,7 +254,7 @@ def load_causal(
         config = _config(path, hub)
         refuse_quantised(vars(config), stock=True)
         kind = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
-        backbone, info = read_backbone(path, kind, config, dtype, None, pretrained)
+        backbone, info = read_backbone(path, kind, config, dtype, None, pretrained, device)
         tokenizer = read_tokenizer(path, config, AutoTokenizer, chat_template, hub)
         if tokenizer is None:
             raise ValueError("it has no tokenizer to read prompts with")

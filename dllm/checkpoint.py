@@ -183,13 +183,20 @@ def read_backbone(
     dtype: torch.dtype | str,
     keys: Mapping[str, str] | None,
     pretrained: Mapping[str, Any],
+    device: torch.device | str,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The weights of a checkpoint in a stock class, and what transformers says of them (`check_weights` reads it).
 
-    keys: regular expressions from the checkpoint's weight names to the backbone's. Raises ValueError for pickles.
+    keys: regular expressions from the checkpoint's weight names to the backbone's.
+    device: where the weights go, each as it is read, so that the CPU's memory need not hold them all. A `device_map`
+        in `pretrained` replaces it.
+
+    Raises ValueError for pickles.
     """
     refuse_pickles(path)
     keys, more = dict(keys or {}), dict(pretrained)
+    if torch.device(device).type != "cpu":
+        more.setdefault("device_map", {"": device})
     folder = Path(path)
     if folder.is_dir() and not ELSEWHERE & set(pretrained):
         files = weight_files(folder)

@@ -112,7 +112,7 @@ def load_diffusion(
             stock.is_causal = False
         kind = _native_backbone(stock) if chosen is None else chosen.backbone
         keys = None if chosen is None else chosen.keys
-        backbone, info = read_backbone(path, kind, stock, dtype, keys, pretrained)
+        backbone, info = read_backbone(path, kind, stock, dtype, keys, pretrained, device)
         reader = AutoTokenizer if chosen is None else chosen.tokenizer
         tokenizer = read_tokenizer(path, stock, reader, chat_template, hub)
         masked = chosen is None and type(stock) in MODEL_FOR_MASKED_LM_MAPPING

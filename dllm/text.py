@@ -1,14 +1,18 @@
 """Text in and out of a model by its tokenizer, and what all models of this package share because of it."""
 
 import re
+import resource
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from types import FrameType
 from typing import Any, Protocol, cast, runtime_checkable
 
+import jinja2
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,6 +25,9 @@ from dllm.protocols import LanguageModel, Text
 Show = Callable[[Mapping[str, Any]], str]
 MARK = "\ue000\ue001"  # private characters: what no template writes of its own
 MAX_LINES, MAX_SECONDS, MAX_GROWTH = 300_000, 2, 100_000  # of a template: steps, their time, characters it adds
+MAX_BYTES = 2**30  # of memory that it takes while it works
+TIMED = {"<template>", jinja2.filters.__file__, jinja2.utils.__file__}  # files whose loops a template can run
+_ALONE = threading.Lock()
 
 
 @runtime_checkable
@@ -181,10 +188,12 @@ def _rendered(
         messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
     options = {"add_generation_prompt": True, "tokenize": False, **how}
     try:
-        with _at_most(MAX_LINES + MAX_LINES // 100 * len(messages)):
+        _check_powers(tokenizer.chat_template)
+        with _in_memory(), _at_most(MAX_LINES + MAX_LINES // 100 * len(messages)):
             text = tokenizer.apply_chat_template(messages, **options)
     except Exception as error:  # a template is a program of someone else's, and may fail in any way
-        said = str(error).strip() or type(error).__name__
+        much = f"it takes more than {MAX_BYTES // 2**20:,} MiB of memory" if isinstance(error, MemoryError) else ""
+        said = much or str(error).strip() or type(error).__name__
         raise ValueError(
             f"the chat template of model {name!r} fails on this chat: {said.splitlines()[0][:200]}; change the "
             "messages, or give another chat_template"
@@ -197,6 +206,36 @@ def _rendered(
     return text
 
 
+@lru_cache
+def _check_powers(template: object) -> None:
+    """Raises ValueError for a template with the operator **, one use of which can take hours that nothing ends."""
+    if isinstance(template, str) and any(
+        token[1:] == ("operator", "**") for token in jinja2.Environment().lex(template)
+    ):
+        raise ValueError("it uses **, which may take without end")
+
+
+@contextmanager
+def _in_memory() -> Iterator[None]:
+    """Lets the process take at most MAX_BYTES more, one template at a time: one operator can ask for any amount."""
+    with _ALONE:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        try:
+            with open("/proc/self/statm", encoding="ascii") as file:
+                most = int(file.read().split()[0]) * resource.getpagesize() + MAX_BYTES
+        except OSError:  # no Linux
+            most = soft
+        resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class _EndlessTemplate(BaseException):
+    """What jinja does not catch: it would go on, no longer watched, where it computes constants."""
+
+
 @contextmanager
 def _at_most(lines: int) -> Iterator[None]:
     """Ends a template that runs more lines of its code, as loops in loops do, or computes for MAX_SECONDS: loops
@@ -205,17 +244,19 @@ def _at_most(lines: int) -> Iterator[None]:
 
     def line(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal ran
-        ran += event == "line"
+        ran += event == "line" and frame.f_code.co_filename == "<template>"
         if ran > lines or time.thread_time() > late:
-            raise RuntimeError(f"it does not end within {lines:,} steps or {MAX_SECONDS} seconds")
+            raise _EndlessTemplate
         return line
 
     def enter(frame: FrameType, event: str, argument: Any) -> Any:
-        return line if frame.f_code.co_filename == "<template>" else None
+        return line if frame.f_code.co_filename in TIMED else None
 
     sys.settrace(enter)
     try:
         yield
+    except _EndlessTemplate:
+        raise RuntimeError(f"it does not end within {lines:,} steps or {MAX_SECONDS} seconds") from None
     finally:
         sys.settrace(before)
 

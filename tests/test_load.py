@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from test_families import make, qwen3
 from tokenizers import Tokenizer, models
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
     AutoModelForCausalLM,
     BloomConfig,
     CohereConfig,
@@ -30,6 +32,7 @@ from transformers import (
     MistralConfig,
     OPTConfig,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -40,6 +43,7 @@ from decoders import NO_CACHE, Decoder, Smoothing, Threshold, generate
 from dllm import ModelSpec
 from dllm.cache import WindowCache
 from dllm.causal import CausalLM
+from dllm.checkpoint import read_backbone
 from dllm.converted.probe import probe
 from dllm.load import ASSETS, load_diffusion
 from dllm.training.scratch import scratch_llama
@@ -256,6 +260,31 @@ def test_a_model_spread_over_places_decodes_the_same(causal: Path) -> None:
         for model in (spread, alone)
     ]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "wanted"),
+    [
+        ("cpu", {}, None),
+        ("meta", {}, {"": "meta"}),
+        (torch.device("meta"), {}, {"": torch.device("meta")}),
+        ("meta", {"device_map": {"": "cpu"}}, {"": "cpu"}),
+    ],
+)
+def test_weights_go_straight_to_their_device(causal: Path, monkeypatch, device, given: dict, wanted) -> None:
+    read, maps = PreTrainedModel.from_pretrained.__func__, []
+
+    def note(kind, *args, **options):
+        maps.append(options.get("device_map"))
+        return read(kind, *args, **options)
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(note))
+    config = AutoConfig.from_pretrained(causal)
+    model, info = read_backbone(
+        str(causal), MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config, "float32", None, given, device
+    )
+    assert maps == [wanted] and not info["missing_keys"]
+    assert model.device == torch.device("cpu" if wanted in (None, {"": "cpu"}) else "meta")
 
 
 def test_a_mapped_model_is_not_moved(causal: Path) -> None:

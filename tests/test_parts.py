@@ -1,8 +1,7 @@
 """Parts off their yaml: what goes together is declared, and whatever else is put together is refused in a sentence or
 keeps every promise of the loop."""
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,6 +9,8 @@ import pytest
 import torch
 from conftest import make_model
 from hydra.utils import instantiate
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import decoders as d
@@ -82,41 +83,45 @@ TRANSFORMS = [(), (), (d.Credit(),), (d.Temperature(0.5), d.TopP(0.9)), (d.TopK(
 SOFT = [*[None] * 6, d.Smoothing(), d.Slerp(), d.SelfDoubt()]
 
 
-def drawn(seed: int, number: int) -> Iterator[dict[str, Any]]:
-    """Arguments of decoders, drawn part by part."""
-    choose = random.Random(seed)
-    for _ in range(number):
-        yield {
-            "rule": choose.choice(RULES)(),
-            "revise": choose.choice(REVISIONS),
-            "rescore": choose.choice(RESCORES),
-            "transforms": choose.choice(TRANSFORMS),
-            "soft": choose.choice(SOFT),
-            "confidence": choose.choice([None, *ANY]),
-            "temperature": choose.choice([0.0, 0.0, 0.1, 1.0]),
-            "at_least_one": choose.choice([None, None, None, True, False]),
-        }
+PARTS = st.fixed_dictionaries(  # arguments of decoders
+    {
+        "rule": st.sampled_from(RULES).map(lambda make: make()),
+        "revise": st.sampled_from(REVISIONS),
+        "rescore": st.sampled_from(RESCORES),
+        "transforms": st.sampled_from(TRANSFORMS),
+        "soft": st.sampled_from(SOFT),
+        "confidence": st.sampled_from([None, *ANY]),
+        "temperature": st.sampled_from([0.0, 0.1, 1.0]),
+        "at_least_one": st.sampled_from([None, True, False]),
+    }
+)
+STEADY = {"derandomize": True, "deadline": None, "database": None}
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_any_parts_are_refused_in_a_sentence_or_keep_the_promises_of_the_loop(seed: int) -> None:
-    made = 0
-    for parts in drawn(seed, 25):
+@pytest.mark.parametrize("number", [60, pytest.param(600, marks=pytest.mark.slow)])
+def test_any_parts_are_refused_in_a_sentence_or_keep_the_promises_of_the_loop(number: int) -> None:
+    made = []
+
+    @settings(max_examples=number, **STEADY)
+    @given(PARTS)
+    def kept(parts: dict[str, Any]) -> None:
         try:
             decoder = Decoder(**parts)
         except ValueError as error:
-            assert ";" in str(error) and "\n" not in str(error), parts
-            continue
-        made += 1
+            assert ";" in str(error) and "\n" not in str(error)
+            return
+        made.append(decoder)
         spec = NOISY if decoder.needs_noise else SPEC
         prompts, model = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [10]], HashModel(spec=spec)
         options = {"gen_len": 8, "block_len": 4, "decoder": decoder, "cache": NO_CACHE, "stop": Never(), "seed": 7}
         rows = decode(model, prompts, **options)
-        assert [decode(model, [prompt], **options)[0] for prompt in prompts] == rows, parts
+        assert [decode(model, [prompt], **options)[0] for prompt in prompts] == rows
         for row in rows:
-            assert row.stopped_by == "length" and row.nfe >= 1 and min(row.committed_at) >= 0, parts
-            assert SPEC.mask_id not in row.token_ids, parts
-    assert made  # of 25
+            assert row.stopped_by == "length" and row.nfe >= 1 and min(row.committed_at) >= 0
+            assert SPEC.mask_id not in row.token_ids
+
+    kept()
+    assert len(made) > number // 10
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -242,6 +247,14 @@ def test_what_is_no_model_no_cache_or_no_device_is_refused() -> None:
     refused("states='x' of decode_ahead", d.decode_ahead, states="x")
     with pytest.raises(ValueError, match="give either gen_len or templates, not both"):
         d.generate(make_model("full"), [[1]], gen_len=4, templates=[[2]])
+
+
+@pytest.mark.parametrize(
+    "call", [d.generate, d.generate_verified, decode, d.decode_ahead, d.decode_lookahead, d.decode_running]
+)
+def test_the_names_of_the_command_line_are_told_from_those_of_python(call: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_length'; the nearest is gen_len, "):
+        call(make_model("full"), [[1]], gen_length=8)
 
 
 def test_numbers_beyond_use_cost_nothing() -> None:

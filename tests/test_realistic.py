@@ -271,6 +271,12 @@ def test_the_packaged_humaneval() -> None:
         assert task.score(sample, body.strip())["score"] == 1
 
 
+def test_a_number_of_json_is_an_answer(tmp_path: Path) -> None:
+    rows = [{"question": "?", "answer": answer} for answer in (18, -3.5, 1e6)]
+    samples = Gsm8k(write_rows(tmp_path / "rows.jsonl", rows)).samples(9, 0)
+    assert sorted(sample.target for sample in samples) == ["#### -3.5", "#### 1000000.0", "#### 18"]
+
+
 DAMAGES: dict[str, tuple[Callable[[str], Task], dict | str, str]] = {
     "not JSON": (Gsm8k, "{", r"rows.jsonl, line 2: not JSON"),
     "nested": (Gsm8k, "[" * 100_000, r"rows.jsonl, line 2: not JSON"),
@@ -281,7 +287,7 @@ DAMAGES: dict[str, tuple[Callable[[str], Task], dict | str, str]] = {
     ),
     "no object": (Gsm8k, "[1]", r"rows.jsonl, line 2: '\[1\]' is not an object"),
     "missing field": (Gsm8k, {"question": "?"}, r"line 2: no field 'answer'; it has question"),
-    "wrong type": (Gsm8k, {"question": "?", "answer": 3}, r"line 2: 'answer' is 3, not a text"),
+    "wrong type": (Gsm8k, {"question": "?", "answer": [3]}, r"line 2: 'answer' is \[3\], not a text"),
     "no answer": (Gsm8k, {"question": "?", "answer": "3"}, r"line 2: the answer does not end in '#### N' but in '3'"),
     "no tests": (Mbpp, {"text": "?", "test_list": []}, r"line 2: 'test_list' is \[\], not a list of texts"),
     "no name": (HumanEval, {**CODE_ROW, "entry_point": "a b"}, r"line 2: entry_point 'a b' is not a function's name"),

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conf.knobs import check
+from conf.knobs import check, named
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.loop import ONE_TOKEN, DecodedRow, OnStep, begin, check_parts, decode, results
@@ -31,6 +31,7 @@ Piece = tuple[Int[Tensor, " _N"], Float[Tensor, "_N V"]]
 
 
 @torch.inference_mode()
+@named
 def decode_running(
     model: Denoiser,
     prompts: Sequence[Sequence[int]],

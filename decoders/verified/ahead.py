@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import Count, check
+from conf.knobs import Count, check, named
 from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.loop import DecodedRow, Drafted, OnStep, begin, check_parts, results
@@ -40,6 +40,7 @@ PlanBy = Literal["all", "reached"]
 
 
 @torch.inference_mode()
+@named
 def decode_ahead(
     model: Denoiser,
     prompts: Sequence[Sequence[int]],

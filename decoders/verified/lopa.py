@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from conf.knobs import Count, check
+from conf.knobs import Count, check, named
 from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.loop import DecodedRow, OnStep, begin, check_parts, results
@@ -31,6 +31,7 @@ from dllm.protocols import Denoiser, usable
 
 
 @torch.inference_mode()
+@named
 def decode_lookahead(
     model: Denoiser,
     prompts: Sequence[Sequence[int]],

@@ -54,7 +54,7 @@ def load_recurrent(
     device, pretrained, hub = prepare(device, hub)
     folder = recurrent_folder(name_or_path)
     if folder is None:
-        return _raven(str(name_or_path), dtype, pretrained, hub).to(device).eval()
+        return _raven(str(name_or_path), dtype, pretrained, hub, device).to(device).eval()
     settings = cast(Mapping[str, Any], json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaRecurrentLM(LlamaConfig(**settings["llama"]), Depth(**settings["depth"]), tokenizer, folder.name)
@@ -64,7 +64,9 @@ def load_recurrent(
     return model.to(device, to_dtype(dtype)).eval()
 
 
-def _raven(path: str, dtype: torch.dtype | str, pretrained: Mapping[str, Any], hub: dict[str, Any]) -> RavenLM:
+def _raven(
+    path: str, dtype: torch.dtype | str, pretrained: Mapping[str, Any], hub: dict[str, Any], device: torch.device | str
+) -> RavenLM:
     with one_sentence(path, ["tiny-recurrent"]):
         if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
             raise ValueError(f"it has no {CONFIG_FILE} of a depth-recurrent LM, and no config.json")
@@ -75,7 +77,7 @@ def _raven(path: str, dtype: torch.dtype | str, pretrained: Mapping[str, Any], h
         config = RavenConfig.from_dict(raw)
         config.check()
         config.check_fields(raw)
-        backbone, info = read_backbone(path, RavenBackbone, config, dtype, None, pretrained)
+        backbone, info = read_backbone(path, RavenBackbone, config, dtype, None, pretrained, device)
         tokenizer = read_tokenizer(path, config, PreTrainedTokenizerFast, None, hub)
     check_weights(path, info)
     return RavenLM(cast(RavenBackbone, backbone), tokenizer, Path(path).name)

@@ -19,7 +19,7 @@ MATH_PROMPT = "{problem}\n\nWork it out step by step. Put the final answer, and 
 
 @dataclass(frozen=True)
 class Gsm8k(Knobs):
-    """Grade-school mathematics: rows with `question`, and `answer` that ends in `#### N`.
+    """Grade-school mathematics: rows with `question`, and `answer` that ends in `#### N` or is a number of JSON.
 
     source: a JSONL file or a data set, see `draw_rows`.
     """
@@ -46,7 +46,9 @@ class Gsm8k(Knobs):
         }
 
     def _sample(self, row: Row) -> Sample:
-        question, answer = row.text("question"), row.text("answer")
+        question, answer = row.text("question"), row.text("answer", numbers=True)
+        if not isinstance(row.values["answer"], str):
+            answer = f"#### {answer}"
         number = answer.rpartition("####")[2].strip()
         if "####" not in answer or read_number(number) is None:
             raise ValueError(f"{row.where}: the answer does not end in '#### N' but in {answer[-40:]!r}")
