@@ -239,7 +239,7 @@ def test_what_cannot_fly_is_refused(prompts: list[list[int]]) -> None:
     ):
         refused("takes one block at a time", decoder=decoder)
     model.spec = replace(model.spec, delete_id=5, split_id=6)
-    refused("takes one block at a time", decoder=Decoder(FixedK(1), revise=InDel()))
+    refused("takes one block at a time", decoder=Decoder(FixedK("all"), revise=InDel()))
     refused("with a running set use cache=none", cache=DelayedCache())
     refused("looks at predictions in one window", stop=Eotp())
     refused("needs a block-causal model", cache=BlockCache())
