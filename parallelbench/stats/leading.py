@@ -8,7 +8,7 @@ from parallelbench.records.record import Run
 from parallelbench.stats.groups import grouped
 
 AR = "ar"
-_OF_AR = tuple(f"parallelbench.{name}" for name in ("PromptLookup", "SelfSpec", "LinearSpec"))
+_OF_AR = ("prompt_lookup", "self_spec", "linear_spec")
 
 
 def leading(runs: Sequence[Run]) -> list[int]:
@@ -33,10 +33,10 @@ def apart_lines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
 def text_of(run: Run) -> str | None:
     """The decoder whose text a verified one writes in fewer forwards, but for rounding; None for any other run."""
     settings = run.config["decoder"]
-    target, tau = settings.get("_target_"), settings.get("tau")
-    if target in _OF_AR and not settings.get("temperature"):
+    chosen, tau = run.info["choices"].get("decoder"), settings.get("tau")
+    if chosen in _OF_AR and not settings.get("temperature"):
         return AR
-    if target == "parallelbench.FreeDave" and settings.get("match") == "exact":
+    if chosen == "freedave" and settings.get("match") == "exact":
         return "fixed k=1" if tau is None else f"threshold tau={tau}"
     return None
 
