@@ -315,7 +315,7 @@ def _taken(sweep: Paired) -> Paired:
 
 
 def _curve_values(sweep: Paired) -> dict[str, Value | None]:
-    n, resampled = sweep.score.shape[1], means(sweep)
+    n, resampled = len(sweep.questions.weights), means(sweep)
     ours, theirs = (_speeds(resampled, first, lambda score: score.max(1)) for first in (4, 0))
     run, (of_oracle,) = marks(sweep)[5], marks(_taken(sweep))
     values: dict[str, Value | None] = {name: interval(v, n) for name, v in _reached(resampled, n).items()}

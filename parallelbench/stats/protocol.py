@@ -16,6 +16,7 @@ NUM_ROWS = {"v1": 1708, "v2": 1700}
 AR_BUDGET = 1024
 AUTOREGRESSIVE = ("parallelbench.Autoregressive", "parallelbench.PromptLookup")
 DREAMS = ("dream", "diffucoder")  # in the names of models that v1 decodes by Dream's code
+K_PER_STEP = ("decoders.FixedK",)
 BLOCK_IS_KNOB = ("decoders.Dilated",)  # DUS is published by its block
 
 
@@ -54,7 +55,7 @@ def deviations(run: Run, generation: str) -> list[str]:
     if dtype != "bfloat16":
         found.append(f"dtype={dtype}, published runs have bfloat16, whose confidences tie where others differ")
     names = f"{run.info['choices'].get('model', '')} {run.info.get('model', '')}".lower()
-    if generation == "v1" and rule == "decoders.FixedK" and any(name in names for name in DREAMS):
+    if generation == "v1" and rule in K_PER_STEP and any(name in names for name in DREAMS):
         found.append(
             "it commits k tokens per step, published runs of Dream follow its time schedule (decoder=dream "
             "decoder.rule.per_step=K)"
