@@ -81,7 +81,7 @@ def of_class(raw: Mapping[str, Any], config: PreTrainedConfig, place: str = "", 
 
 
 def _names(config: PreTrainedConfig) -> set[str]:
-    rotary = {"rope_theta", "rope_scaling", "partial_rotary_factor"} if hasattr(config, "rope_parameters") else set()
+    rotary = {"rope_theta", "rope_scaling", "partial_rotary_factor"} if "rope_parameters" in vars(config) else set()
     return {*vars(config), "model_type"} | rotary
 
 
