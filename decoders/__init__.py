@@ -9,9 +9,9 @@ from decoders.remask import ConfidenceDrop, Renoise, RunningConfidence, TokenEdi
 from decoders.rescore import DensityPrior, EosLast, OrderNoise, OriginalProb, PositionPrior
 from decoders.rules.adaptive import EntropyBound, EntropyThreshold, Factor, Frechet
 from decoders.rules.basic import FirstAlone, FixedK, LeftRun, Prefix, Threshold
-from decoders.rules.in_blocks import InBlocks
 from decoders.rules.contention import Contention
 from decoders.rules.history import AnswerGap, DynamicThreshold, Horizon, Klass, Prophet, RunningMean, WarmThreshold
+from decoders.rules.in_blocks import InBlocks
 from decoders.rules.indel import InDel
 from decoders.rules.learn2pd import Agreement, BlockFilter, Learn2PD, PositionFilter
 from decoders.rules.oracle import Oracle
