@@ -155,7 +155,7 @@ def _check_declared(decoder: Decoder, block_len: int) -> None:
     parts = list(decoder.tree())
     for part in parts:
         held = [value for value in _values(part) if isinstance(value, Part)]
-        assert all(any(value is listed for listed in part.parts()) for value in held), (
+        assert all(value is decoder.rule or any(value is listed for listed in part.parts()) for value in held), (
             f"{type(part).__name__} holds a part that its parts() does not name"
         )
         learned = any(isinstance(value, nn.Module | Tensor) for value in _values(part))

@@ -204,8 +204,9 @@ def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
             "delete_id": raw.get("delete_token_id", delete_id),
             "split_id": raw.get("split_token_id", split_id),
         }
-        usual = 64 if raw.get("expert_capacity") else block  # what public servers run LLaDA2.2 with
-        size = block and raw.get("block_size", usual)
+        size = block and raw.get("block_size", block)
+        if block and raw.get("expert_capacity"):
+            size = 64  # what public servers run LLaDA2.2 with, whatever its config says
         return ModelSpec(raw.get("mask_token_id") or 156895, as_ids(eos), pad_id, block=size, **edits)
 
     return spec
@@ -225,7 +226,8 @@ def _eurobert_spec(raw: Config) -> ModelSpec:
 def _diffusion_gemma_config(raw: Config) -> PreTrainedConfig:
     """DiffusionGemma: a causal encoder and a bidirectional decoder of shared weights (transformers' own classes)."""
     undeclared = "default_output_length|final_logit_softcapping|global_head_dim|num_global_key_value_heads"
-    return DiffusionGemmaConfig.from_dict(of_class(raw, DiffusionGemmaConfig(), harmless=undeclared))
+    known = of_class(raw, DiffusionGemmaConfig(), harmless=undeclared)  # which leaves out what no class declares
+    return DiffusionGemmaConfig.from_dict({name: raw[name] for name in raw if name in known or "token_id" in name})
 
 
 def _diffusion_gemma_spec(raw: Config) -> ModelSpec:

@@ -243,7 +243,7 @@ def test_other_schemas_are_refused_before_anything_is_written(cli, here: Path, s
     before = content(here / "runs")
     for command in ([*RUN, "decoder=threshold", "out_dir=runs/bad"], ["score", "runs/bad"], ["trace", "runs/bad"]):
         code, _, err = cli(*command)
-        assert code == 2 and err.startswith("error: ") and f"schema {schema}" in err and len(err.splitlines()) == 1
+        assert code == 2 and err.startswith("error: ") and f"schema {schema!r}" in err and len(err.splitlines()) == 1
     assert content(here / "runs") == before
 
 

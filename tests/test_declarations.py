@@ -95,7 +95,8 @@ def test_a_stop_rule_that_writes_to_the_state_is_refused_before_a_forward() -> N
 def test_what_is_no_decoder_is_refused_in_one_sentence() -> None:
     """In a process of its own, without the type checks of the tests."""
     done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True)
-    rule = "Threshold(tau=0.9) is a rule, not a decoder; wrap it: decoders.Decoder(Threshold(tau=0.9))"
+    shown = "Threshold(tau=0.9, least=1)"
+    rule = f"{shown} is a rule, not a decoder; wrap it: decoders.Decoder({shown})"
     rest = "not a decoder; give decoders.Decoder(rule), such as decoders.Decoder(decoders.Threshold())"
     credit = repr(Credit())
     assert done.stdout.splitlines() == [

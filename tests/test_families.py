@@ -328,15 +328,15 @@ def test_llada22_chooses_experts_by_block(tmp_path: Path) -> None:
     assert isinstance(plain, dllm.DiffusionLM) and isinstance(model, dllm.DiffusionLM)
     assert (model.spec.delete_id, model.spec.split_id, plain.spec.delete_id) == (30, 31, None)
     ids, prompt_len = torch.randint(0, 30, (2, 70), generator=torch.Generator().manual_seed(1)), torch.tensor([3, 3])
-    route_by_hand(stock, 3, 32)
-    got, expected = model.full_logits(ids, prompt_len), textbook(stock, ids, 0, 32)
+    route_by_hand(stock, 3, 64)
+    got, expected = model.full_logits(ids, prompt_len), textbook(stock, ids, 0, 64)
     torch.testing.assert_close(got[..., :MASK], expected[..., :MASK], rtol=1e-5, atol=1e-5)
     assert not torch.allclose(plain.full_logits(ids, prompt_len)[..., :MASK], got[..., :MASK], atol=1e-2)
     ragged = model.full_logits(ids, prompt_len, torch.tensor([40, 70]))[0, :40]
     alone = model.full_logits(ids[:1, :40], prompt_len[:1])[0]
     torch.testing.assert_close(ragged[:, :MASK], alone[:, :MASK], rtol=1e-5, atol=1e-5)
     rows = [
-        generate(model, ids[:, :5].tolist(), cache=cache, gen_len=64, block_len=32, decoder=Decoder(FixedK(8)))
+        generate(model, ids[:, :5].tolist(), cache=cache, gen_len=64, block_len=64, decoder=Decoder(FixedK(8)))
         for cache in (NO_CACHE, BlockCache())
     ]
     assert [row.token_ids for row in rows[0]] == [row.token_ids for row in rows[1]]

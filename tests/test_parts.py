@@ -213,7 +213,7 @@ def test_dreams_temperature_tempers_its_confidences_before_its_filters() -> None
     view = example_view(ours, 0, 12)
     tempered = Decoder(d.DreamSchedule(), temperature=0.3).propose(view, view.logits).confidence
     log_prob = (view.logits.values / 0.3).log_softmax(-1).clamp(min=-1e4)
-    torch.testing.assert_close(tempered, (log_prob.exp() * log_prob).sum(-1))
+    torch.testing.assert_close(tempered.float(), (log_prob.exp() * log_prob).sum(-1))
     plain = Decoder(FixedK(1), temperature=0.3, confidence="entropy").propose(view, view.logits).confidence
     torch.testing.assert_close(plain, -view.logits.entropy)  # LLaDA's: the noise is in the draw alone
 

@@ -161,7 +161,7 @@ def test_the_original_probability_ignores_transforms() -> None:
     memory = boosted.init(Shape(*view.logits.shape, torch.device("cpu")))
     tokens = boosted(view, view.logits, memory).top[1]
     out = OriginalProb()(view, Candidates(tokens, torch.zeros(3, 6)), {})
-    torch.testing.assert_close(out.confidence, view.logits.probs().gather(-1, tokens[..., None])[..., 0])
+    torch.testing.assert_close(out.confidence.float(), view.logits.probs().gather(-1, tokens[..., None])[..., 0])
 
 
 def test_eos_candidates_come_last_and_others_are_renormalised() -> None:
@@ -170,7 +170,7 @@ def test_eos_candidates_come_last_and_others_are_renormalised() -> None:
     out = Decoder(FixedK(1), rescore=(EosLast(),)).step(view, [{}, {}])
     assert out.write.tolist() == [[False, True]]
     rescored = EosLast()(view, Candidates(view.logits.top[1], view.logits.top_prob()), {}).confidence
-    torch.testing.assert_close(rescored, torch.tensor([[0.0, 0.4 / 0.7]]))
+    torch.testing.assert_close(rescored.float(), torch.tensor([[0.0, 0.4 / 0.7]]))
 
 
 def test_order_noise_draws_positions_by_their_softmax() -> None:
@@ -192,7 +192,7 @@ def test_pc_samplers_score(tmp_path) -> None:
     out = PositionPrior(0.25, 10.0, str(tmp_path / "counts.safetensors"))(view, candidates, {}).confidence
     f = counts / counts.sum() + 1e-9
     expected = [0.8 * -math.log(f[0]), 0.7 * -math.log(f[1]) * math.exp(-0.25)]
-    torch.testing.assert_close(out, torch.tensor([expected]))
+    torch.testing.assert_close(out.float(), torch.tensor([expected]))
     assert out[0, 1] > out[0, 0]  # the rarer token wins though it is less likely
     plain = PositionPrior(0.0, 10.0)(view, candidates, {}).confidence
     torch.testing.assert_close(plain, candidates.confidence * math.log(4))
@@ -272,7 +272,7 @@ def test_guidance_moves_away_from_the_blind_logits(prompts) -> None:
     ("build", "message"),
     [
         (lambda: Schedule(0), "steps=0"),
-        (lambda: Schedule(4, "last"), "spread='last'"),
+        (lambda: Schedule(4, spread="last"), "spread='last'"),
         (lambda: DreamSchedule(0), "steps=0"),
         (lambda: DreamSchedule(4, 1.0), "eps=1.0"),
         (lambda: ThresholdOrSchedule(tau=0.0), "tau=0.0"),

@@ -51,7 +51,7 @@ def test_a_step_asks_for_few_operations() -> None:
     """In a step in which no row enters a window or ends; the numbers are those of `docs/performance.md`."""
     bench = runpy.run_path(str(ROOT / "scripts" / "bench" / "operations.py"))
     loop, model = bench["split"](bench["count"](1, "none", "threshold"))
-    assert loop <= 69 and model <= 16
+    assert loop <= 71 and model <= 16
     library = compile("torch.zeros(1)", str(ROOT / ".venv" / "lib" / "library.py"), "exec")
     with bench["Operations"]() as operations:
         exec(library, {"torch": torch})

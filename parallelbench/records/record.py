@@ -157,7 +157,7 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
     if isinstance(old, int) and isinstance(new, int) and old < new:
         written["limit"] = new
     if config_hash(written) != config_hash(config):
-        key, old, new = _first_difference(written, config)
+        key, old, new = _first_difference(as_written_today(written), as_written_today(config))
         raise ValueError(f"{folder} holds a run with {key}={old}, not {new}; choose another out_dir or delete that one")
     if info.get("identity", identity) != identity:
         raise ValueError(
