@@ -314,12 +314,12 @@ def test_a_report_puts_autoregressive_runs_beside_diffusion(cli, tmp_path: Path,
     assert text.startswith("# small-ar and tiny: 5 runs")
     assert "Where a name does not say it: model=causal." in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    table = {cells[0].removeprefix("| "): cells for cells in reversed(rows) if len(cells) > 9}  # the first one
-    nfe = {
-        name.removesuffix(" (same text as ar)"): float(cells[4].split()[0])
-        for name, cells in table.items()
-        if name not in ("run", "---")
-    }
+    table = {
+        cells[0].removeprefix("| ").removesuffix(" (same text as ar)"): cells
+        for cells in reversed(rows)
+        if len(cells) > 9
+    }  # the first one
+    nfe = {name: float(cells[4].split()[0]) for name, cells in table.items() if name not in ("run", "---")}
     assert set(nfe) == {
         "ar",
         "prompt_lookup num_tokens=2",

@@ -5,5 +5,5 @@ set -euo pipefail
 runs=${1:-results/runs/english-page}
 report=${2:-results/published/english}
 mkdir -p "$runs"
-[ -d "$runs/smollm2" ] || tar xJf "$report/runs.tar.xz" -C "$runs"
+if [ -f "$report/runs.tar.xz" ] && [ ! -d "$runs/smollm2" ]; then tar xJf "$report/runs.tar.xz" -C "$runs"; fi
 python -m parallelbench report "$runs/smollm2" out_dir="$report"
