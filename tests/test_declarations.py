@@ -67,7 +67,7 @@ options = dict(gen_len=8, block_len=8, cache=NO_CACHE, stop=Never())
 for wrong in (Threshold(0.9), "threshold", Credit(), 0.9):
     sentence(check_decoder, wrong)
 sentence(decode, HashModel(), [[1]], decoder=Threshold(0.9), **options)
-sentence(generate, HashModel(), [[1]], decoder="threshold")
+sentence(decode, HashModel(), [[1]], decoder="threshold", **options)
 sentence(Decoder, "threshold")
 sentence(Decoder, Credit())
 sentence(Decoder, Threshold(), transforms=[Threshold()])
@@ -108,6 +108,6 @@ def test_what_is_no_decoder_is_refused_in_one_sentence() -> None:
         f"'threshold' is a name, {rest}",
         "rule='threshold' of Decoder; give an object whose class derives from decoders.CommitRule",
         f"rule={credit[:80]}... of Decoder; give an object whose class derives from decoders.CommitRule",
-        "transforms[0]=Threshold(tau=0.9) of Decoder; give an object whose class derives from decoders.LogitTransform",
+        f"transforms[0]={shown} of Decoder; give an object whose class derives from decoders.LogitTransform",
         "stop: 'never' is no StopRule; give an object whose class derives from decoders.StopRule",
     ]
