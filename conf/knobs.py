@@ -153,11 +153,8 @@ def _fault(value: Any, kind: Any) -> _Fault | None:
         if not isinstance(value, int | kind) or isinstance(value, bool):
             return _Fault(value, kind)
         return None if value in REASONABLE[kind] else _Fault(value, kind, ValueError)
-    if not _is_told(kind) or (
-        isinstance(value, kind) and not isinstance(value, type)
-    ):  # a class has its objects' names
-        return None
-    return _Fault(value, kind)
+    is_one = not _is_told(kind) or (isinstance(value, kind) and not isinstance(value, type))  # no class of its objects
+    return None if is_one else _Fault(value, kind)
 
 
 def _of_union(value: Any, kind: Any) -> _Fault | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from conf.knobs import Count, Number, Token, check, named
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
-from decoders.noise import row_seeds as row_seeds
+from decoders.noise import row_seeds
 from decoders.rules.basic import FixedK
 from decoders.state import NEVER, DecodeState
 from decoders.stop import StopRule, check_stop

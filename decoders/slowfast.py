@@ -25,8 +25,8 @@ class SlowFast(Revise):
     first estimate that agrees with those before it, else the mean of the last `agree` ones.
 
     From the second forward of a span on, the model sees nothing behind it. A cycle makes all its exploring forwards,
-    also when nothing is left to fill. They count, as in the published numbers. Its
-    rule is `FixedK("all")`.
+    also when nothing is left to fill. They count, as in the published numbers. Its rule
+    is `FixedK("all")`.
 
     tau: confidence from which all commit.
     see: confidence from which a position counts as seen.

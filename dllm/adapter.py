@@ -23,8 +23,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from conf.knobs import shown
 from dllm.checkpoint import ASSETS
-from dllm.converted.fields import Fields, shown
+from dllm.converted.fields import Fields
 from dllm.layers import Gate, lora_layers
 from dllm.model import DiffusionLM
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import cached_file
 
-from dllm.converted.fields import shown
+from conf.knobs import shown
 from dllm.converted.storage import check_counts, check_plain, check_tokenizer, held, unstacked, unwrapped, weight_files
 from dllm.spec import SPEC_FILE
 

@@ -1,7 +1,6 @@
 """Text in and out of a model by its tokenizer, and what all models of this package share because of it."""
 
 import re
-import resource
 import sys
 import threading
 import time
@@ -216,14 +215,17 @@ def _check_powers(template: str) -> None:
 
 @contextmanager
 def _in_memory() -> Iterator[None]:
-    """Lets the process take at most MAX_BYTES more, one template at a time: one operator can ask for any amount."""
+    """Lets the process take at most MAX_BYTES more, one template at a time: one operator can ask for any amount. Only
+    Linux says how much it has taken."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource  # which Windows lacks
+
     with _ALONE:
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        try:
-            with open("/proc/self/statm", encoding="ascii") as file:
-                most = int(file.read().split()[0]) * resource.getpagesize() + MAX_BYTES
-        except OSError:  # no Linux
-            most = soft
+        with open("/proc/self/statm", encoding="ascii") as file:
+            most = int(file.read().split()[0]) * resource.getpagesize() + MAX_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
         try:
             yield

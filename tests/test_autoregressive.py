@@ -20,7 +20,8 @@ from transformers import (
 
 import dllm
 from decoders import NO_CACHE, BlockEos, Decoder, Never, StrictEos, Threshold
-from decoders.loop import DecodedRow, row_seeds
+from decoders.loop import DecodedRow
+from decoders.noise import row_seeds
 from decoders.verified.drafters import LookupDrafts
 from decoders.verified.rounds import Verified, verify
 from dllm.cache import WindowCache

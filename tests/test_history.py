@@ -167,7 +167,7 @@ def test_prophet_commits_all_when_the_gap_is_wide() -> None:
 
 
 def test_an_answer_region_counts_its_decided_columns_and_fills_everything() -> None:
-    rule = AnswerGap((6.0, 4.0, 2.0), InBlocks(FixedK(1), 3), at=4, columns=2, steps=6)
+    rule = AnswerGap(Prophet((6.0, 4.0, 2.0), InBlocks(FixedK(1), 3)), at=4, columns=2, steps=6)
     logits = torch.zeros(1, 6, 3)
     logits[..., 1], logits[..., 2] = torch.tensor([9.0, 9.0, 9.0, 9.0, 5.0, 4.0]), -20.0
     masked = torch.tensor([[True] * 5 + [False]])  # a gap of 4.5 in the region, whose second column is decided
@@ -181,7 +181,7 @@ def test_blocks_inside_a_window_take_their_turn() -> None:
     view += [confident([0.6, 0.7, 0.9, 0.82], [True, False, True, True], 1)]
     view += [confident([0.6, 0.7, 0.9, 0.82], [False, False, True, True], 2)]
     assert writes(Decoder(InBlocks(Schedule(2), 2)), *view) == [[1], [0], [2]]
-    falling = Decoder(WarmThreshold(0.5, 0.1, block=2))  # at least 1, 0.9, 0.8
+    falling = Decoder(InBlocks(WarmThreshold(0.5, 0.1), 2, "window"))  # at least 1, 0.9, 0.8
     assert writes(falling, *view) == [[1], [0], [2, 3]]
     assert writes(Decoder(InBlocks(WarmThreshold(0.5, 0.1), 2)), *view) == [[1], [0], [2]]
 

@@ -163,7 +163,7 @@ def test_what_states_cannot_be_compared_for_is_refused(prompts: list[list[int]])
     refused("takes a rule, its confidence", decoder=Decoder(Threshold(), transforms=(BanEos(),)))
     refused("depends on the steps before", cache=DelayedCache())
     refused("looks at predictions", stop=Eotp())
-    refused("takes one block at a time", decoder=Decoder(AnswerGap([7.5, 5.0, 2.5])), running=SEVERAL)
+    refused("takes one block at a time", decoder=Decoder(AnswerGap()), running=SEVERAL)
     refused("running=3 of decode_lookahead", running=3)
     parts = {"cache": NO_CACHE, "stop": Never(), "seed": 0}
     with pytest.raises(ValueError, match="block_length=null is one block"):

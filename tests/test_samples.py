@@ -9,7 +9,8 @@ from conftest import make_model, samples
 
 import dllm
 from decoders import Decoder, FixedK, Generation, MaskDrafts, Sampling, StrictEos, Verified, generate, generate_verified
-from decoders.loop import NO_CACHE, decode, decode_queue, row_seeds
+from decoders.loop import NO_CACHE, decode, decode_queue
+from decoders.noise import row_seeds
 from decoders.running.blocks import RunningSet
 from decoders.types import in_order
 from parallelbench.methods.adaptive_depth import AdaptiveDepth

@@ -273,6 +273,7 @@ def test_guidance_moves_away_from_the_blind_logits(prompts) -> None:
     [
         (lambda: Schedule(0), "steps=0"),
         (lambda: Schedule(4, spread="last"), "spread='last'"),
+        (lambda: Schedule(4, per="block", spread="rounded"), "leave one out"),
         (lambda: DreamSchedule(0), "steps=0"),
         (lambda: DreamSchedule(4, 1.0), "eps=1.0"),
         (lambda: ThresholdOrSchedule(tau=0.0), "tau=0.0"),

@@ -32,8 +32,8 @@ from decoders import (
     decode_lookahead,
 )
 from decoders.logits import inverse_cdf
-from decoders.loop import DecodedRow, row_seeds
-from decoders.noise import Noise, noise_tokens
+from decoders.loop import DecodedRow
+from decoders.noise import Noise, noise_tokens, row_seeds
 from decoders.running.flight import decode_running
 from dllm.cache import WindowCache
 from dllm.spec import ModelSpec

@@ -1,7 +1,7 @@
 """Rules that remember earlier steps of the window: what has become stable, and how far the model sees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 from conf.knobs import Count, In, Number, Positive, Weight
 from decoders.compose import or_surest, surest
 from decoders.rules.basic import SHARES, FixedK
-from decoders.rules.in_blocks import InBlocks
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Part, Shape, View
 
 
@@ -142,22 +141,6 @@ class Horizon(CommitRule):
         return torch.where(fast[:, None], quick, FixedK(self.slow)(view, candidates, memory))
 
 
-def check_gaps(gaps: Sequence[float]) -> None:
-    if len(gaps) != 3:
-        raise ValueError(f"gaps={list(gaps)} of Prophet; give three logit gaps, one for each third")
-
-
-def is_wide(
-    gaps: Sequence[float], view: View, where: Bool[Tensor, "B W"], third: Int[Tensor, " B"]
-) -> Bool[Tensor, " B"]:
-    """Whether the mean gap of the positions of `where` reaches what this third asks for; not where there are none.
-    third: 0, 1, 2; more counts as 2."""
-    first, second = view.logits.two_best.unbind(-1)
-    gap = ((first - second) * where).sum(1) / where.sum(1).clamp(min=1)
-    early, middle, late = gaps
-    return (gap >= torch.where(third < 1, early, torch.where(third == 1, middle, late))) & where.any(1)
-
-
 @dataclass(frozen=True)
 class Prophet(CommitRule):
     """Early commit (Prophet, arXiv 2508.19982): fills all masks once the mean gap between the two best logits is wide.
@@ -174,7 +157,8 @@ class Prophet(CommitRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_gaps(self.gaps)
+        if len(self.gaps) != 3:
+            raise ValueError(f"gaps={list(self.gaps)} of Prophet; give three logit gaps, one for each third")
 
     def parts(self) -> Sequence[Part]:
         return (self.base,)
@@ -184,8 +168,16 @@ class Prophet(CommitRule):
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         masks, live = view.masked.sum(1), view.live.sum(1).clamp(min=1)
-        wide = is_wide(self.gaps, view, view.masked, 3 * (live - masks) // live)
+        wide = self.is_wide(view, view.masked, 3 * (live - masks) // live)
         return self.base(view, candidates, memory) | wide[:, None]
+
+    def is_wide(self, view: View, where: Bool[Tensor, "B W"], third: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        """Whether the mean gap of the positions of `where` reaches what this third asks for; not where there are none.
+        third: 0, 1, 2; more counts as 2."""
+        first, second = view.logits.two_best.unbind(-1)
+        gap = ((first - second) * where).sum(1) / where.sum(1).clamp(min=1)
+        early, middle, late = self.gaps
+        return (gap >= torch.where(third < 1, early, torch.where(third == 1, middle, late))) & where.any(1)
 
 
 @dataclass(frozen=True)
@@ -193,35 +185,29 @@ class AnswerGap(CommitRule):
     """Prophet as its authors released it: the gap is that of an answer region, of columns that are decided already too,
     its thirds are those of the steps, and the whole answer is filled.
 
-    The window is the whole answer (block_length=null), and `base` fills it in blocks (`InBlocks`).
+    The window is the whole answer (block_length=null), and Prophet's `base` fills it in blocks (`InBlocks`).
 
-    gaps, base: as in `Prophet`. at: the region's first column. columns: how many it has. steps: of the whole answer,
-        that `base` would take.
+    at: the region's first column. columns: how many it has. steps: of the whole answer, that `base` would take.
     """
 
     needs_decided: ClassVar[bool] = True
     needs_one_block: ClassVar[bool] = True
-    gaps: Sequence[Weight] = (7.5, 5.0, 2.5)
-    base: CommitRule = field(default_factory=FixedK)
+    prophet: Prophet = field(default_factory=Prophet)
     at: Number = 0
     columns: Count = 5
     steps: Count = 32
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_gaps(self.gaps)
-
     def parts(self) -> Sequence[Part]:
-        return (self.base,)
+        return (self.prophet,)
 
     def init(self, shape: Shape) -> Memory:
-        return self.base.init(shape)
+        return self.prophet.init(shape)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         column = torch.arange(view.live.shape[1], device=view.live.device)
         region = view.live & (column >= self.at) & (column < self.at + self.columns)
-        wide = is_wide(self.gaps, view, region, 3 * (view.step + 1) // self.steps)
-        return self.base(view, candidates, memory) | wide[:, None]
+        wide = self.prophet.is_wide(view, region, 3 * (view.step + 1) // self.steps)
+        return self.prophet.base(view, candidates, memory) | wide[:, None]
 
 
 @dataclass(frozen=True)
@@ -250,20 +236,12 @@ class RunningMean(CommitRule):
 class WarmThreshold(CommitRule):
     """A threshold that starts at 1 and falls by `rate` per step down to tau (dInfer's iteration smoothing).
 
-    block: columns of the authors' blocks. The window is then the whole answer (block_length=null) and is filled block
-        by block; steps are counted on through all of them, and a soft step shows something at later blocks' masks too.
-        None: the window is a block.
+    As released it goes on falling through all blocks of an answer: `InBlocks` with the clock of the window.
     """
 
     tau: Positive = 0.9
     rate: Weight = 0.02
-    block: Count | None = None
     scale: ClassVar[tuple[Confidence, ...]] = SHARES
 
-    def init(self, shape: Shape) -> Memory:
-        return {} if self.block is None else InBlocks(self, self.block).init_own(shape)
-
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
-        if self.block is not None:
-            return InBlocks(replace(self, block=None), self.block, "window")(view, candidates, memory)
         return candidates.confidence >= (1 - self.rate * view.step).clamp(min=self.tau)[:, None]

@@ -32,11 +32,8 @@ class InBlocks(CommitRule):
         return (self.rule,)
 
     def init(self, shape: Shape) -> Memory:
-        return self.init_own(shape) | {f"rule.{name}": tensor for name, tensor in self.rule.init(shape).items()}
-
-    def init_own(self, shape: Shape) -> Memory:
-        """Empty memory without the rule's."""
-        return {name: shape.zeros(dtype=torch.long) for name in ("turn", "since")}
+        inner = {f"rule.{name}": tensor for name, tensor in self.rule.init(shape).items()}
+        return inner | {name: shape.zeros(dtype=torch.long) for name in ("turn", "since")}
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         block = torch.arange(view.masked.shape[1], device=view.masked.device) // self.block

@@ -44,6 +44,11 @@ class Schedule(CommitRule):
     spread: Literal["first", "rounded"] = "first"
     fixed_number: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spread == "rounded" and self.per == "block":
+            raise ValueError("per='block' and spread='rounded' of Schedule: the latter counts masks; leave one out")
+
     def init(self, shape: Shape) -> Memory:
         return {"masks": shape.zeros(dtype=torch.long)}
 
@@ -53,14 +58,20 @@ class Schedule(CommitRule):
     def number(self, view: View, memory: Memory) -> Int[Tensor, " B"]:
         """Tokens due in this step."""
         if self.spread == "rounded":
-            times = (torch.arange(self.steps, -1, -1, dtype=torch.float64) / self.steps).float()
-            times = 1 - (1 - times)
-            share = (1 - (times[1:] / times[:-1]).double()).to(view.step.device)
+            share = _rounded_shares(self.steps, view.step.device)
             return (view.masked.sum(1) * share[view.step.clamp(max=self.steps - 1)]).round().long().clamp(min=1)
         masks = masks_at_start(view, memory)
         if self.per == "block":
             masks = torch.full_like(masks, view.masked.shape[1])
         return masks // self.steps + (view.step < masks % self.steps)
+
+
+@lru_cache(maxsize=64)
+def _rounded_shares(steps: int, device: torch.device) -> Tensor:
+    """The share of the masks that each step takes, `[steps]`, as float32 divides the times."""
+    times = (torch.arange(steps, -1, -1, dtype=torch.float64) / steps).float()
+    times = 1 - (1 - times)
+    return (1 - (times[1:] / times[:-1]).double()).to(device)
 
 
 @dataclass(frozen=True)

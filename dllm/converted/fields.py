@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from transformers import GenerationConfig, PreTrainedConfig
 
+from conf.knobs import shown
+
 HARMLESS = re.compile(
     r"_\w*|\w*token_(id|ids|index)|(bos|eos|pad|unk|cls|sep|mask)_token|\w*_?version|\w*dtype|precision"  # remarks, ids
     r"|\w*dropout\w*|\w*_p?drop|init|init_\w+|\w+_init|\w*initializer\w*|\w*loss\w*|\w+_coeff?|seq_aux"  # training
@@ -92,9 +94,3 @@ def _says_nothing(name: str, value: object) -> bool:
     if isinstance(value, list | dict):
         return all(one == "full_attention" for one in value) if isinstance(value, list) else not value
     return value in (0, False) or (value is not True and value == 1 and bool(UNITS.fullmatch(name)))
-
-
-def shown(value: object) -> str:
-    """A value as an error quotes it."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -5,8 +5,8 @@ from typing import Any
 
 from transformers import LlamaConfig
 
+from conf.knobs import shown
 from dllm.converted.ends import as_ids, pad_of
-from dllm.converted.fields import shown
 from dllm.converted.rotary import rope_of
 from dllm.converted.shared import only
 from dllm.spec import ModelSpec

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.converted.fields import shown
+from conf.knobs import shown
 from dllm.converted.rotary import rope_of
 
 Config = Mapping[str, Any]

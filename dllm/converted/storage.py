@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from dllm.converted.fields import shown
+from conf.knobs import shown
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WRAPPERS = ("module.", "_orig_mod.", "base_model.model.", "backbone.")

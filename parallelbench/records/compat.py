@@ -39,7 +39,6 @@ ADDED = {  # settings that came later, and what runs without them did
     "dllm.DelayedCache": {"entry": 1},
     "decoders.Schedule": {"per": "masks"},
     "decoders.Threshold": {"least": 1},
-    "decoders.WarmThreshold": {"block": None},
 }
 PAIRS = {  # rules that have a revision of their own, and how configs held both before: class and settings of each
     "decoders.LoopMdm": (("decoders.LoopRule", None), ("decoders.LoopRemask", None)),

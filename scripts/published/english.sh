@@ -50,7 +50,7 @@ english model=smollm2_block decoder=self_spec,linear_spec out_dir="$runs/smollm2
 # 3. Every decoder at its usual knob, and its twins on the tiny models, over the same samples (the tiny models know twelve
 # of the tasks). Steps are per block of 8.
 usual=threshold,prefix,left,fixed,factor,eb,entropy,credit,klass,dynamic,frechet,contention,hierarchical,llada2
-usual+=,factor_released,first_alone,credit_free,klass_window,dilated,dilated_remask,density,slerp,smoothing,horizon
+usual+=,factor_released,first_alone,credit_free,klass_window,dilated,dilated_remask,density,slerp,smoothing_window,horizon
 usual+=,prophet,pc,eos_last,saber,slowfast,remdm_loop,edit,prefix_edit,dmax,agreement
 everyone() { # SWEEP OPTIONS
   "$@" decoder="$usual"

@@ -19,6 +19,7 @@ from decoders import (
     InDel,
     LeftRun,
     Never,
+    Prophet,
     RunningSet,
     Schedule,
     SelfDoubt,
@@ -147,7 +148,7 @@ def _dmax(folder: Path, trace: dict) -> Case:
 
 def _smoothed(folder: Path, trace: dict) -> Case:
     p = trace["params"]
-    rule = WarmThreshold(p["threshold"], p["threshold_decay"], p["block_length"])
+    rule = InBlocks(WarmThreshold(p["threshold"], p["threshold_decay"]), p["block_length"], "window")
     soft = Smoothing(p["cont_weight_init"], p["cont_weight_growth"], p["cont_weight"])
     return Case(load(folder, trace), Decoder(rule, soft=soft), p["gen_length"], p["gen_length"])
 
@@ -165,7 +166,7 @@ def _prophet(folder: Path, trace: dict) -> Case:
     p, length = trace["params"], trace["params"]["gen_length"]
     gaps = [p["early_exit_thresholds"][third] for third in ("early", "mid", "late")]
     base = InBlocks(Schedule(p["steps"] * p["block_length"] // length), p["block_length"])
-    rule = AnswerGap(gaps, base, at=p["_answer_at"], steps=p["steps"])
+    rule = AnswerGap(Prophet(gaps, base), at=p["_answer_at"], steps=p["steps"])
     return Case(load(folder, trace), Decoder(rule), length, length)
 
 
