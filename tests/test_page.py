@@ -94,7 +94,7 @@ def page_of(runs: list[Run], folder: Path) -> Path:
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=90_000)
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
         yield chromium
@@ -119,7 +119,7 @@ def opened(browser: Browser, few: tuple[list[Run], Path]) -> Iterator[tuple[Page
     """The page of the few runs, the runs, and all that it asked for or complained about."""
     runs, path = few
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(90_000)
     noise: list[str] = []
     page.on("request", lambda request: noise.append(request.url))
     page.on("console", lambda message: noise.append(message.text))
