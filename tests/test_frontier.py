@@ -20,7 +20,7 @@ def run(score: list[float], nfe: int, tasks: list[str] | None = None) -> Run:
         Record(id=str(i), task=task, num_tokens=12, scores={"score": s}, nfe=nfe, **rest)
         for i, (s, task) in enumerate(zip(score, names, strict=True))
     ]
-    return Run(Path("run"), {"decoder": {}, "suite": {}}, {}, records)
+    return Run(Path("run"), {"decoder": {}, "suite": {}}, {"choices": {}}, records)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _writes(original: Run, verified: Run) -> bool:
     settings = {key.split(".")[-1]: str(value) for key, value in flatten(original.config["decoder"]).items()}
     return (
         _same_network(original, verified)
-        and original.info["choices"]["decoder"] == decoder
+        and original.info["choices"].get("decoder") == decoder
         and settings.get(name, "") == value
     )
 
@@ -75,7 +75,7 @@ def _same_network(original: Run, verified: Run) -> bool:
     slow, fast = (run.config.get("model", {}) for run in (original, verified))
     verifier = verified.config["decoder"].get("verifier")
     if verifier is not None:
-        return verifier in (original.info["model"], original.info["choices"]["model"], slow.get("name_or_path"))
+        return verifier in (original.info["model"], original.info["choices"].get("model"), slow.get("name_or_path"))
     if original.info["model"] == verified.info["model"]:
         return True
     path, parts = slow.get("name_or_path"), [set(map(str, _listed(model.get("adapter")))) for model in (slow, fast)]
