@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from conf.knobs import Knobs, Weight
 from decoders.logits import Logits
 from decoders.propose import propose
 from decoders.types import (
@@ -27,10 +26,11 @@ from decoders.types import (
     Update,
     View,
 )
+from dllm.validation import Checked, NonNegative
 
 
 @dataclass(frozen=True)
-class Decoder(Knobs):
+class Decoder(Checked):
     """Decides what a step writes. It is a frozen config. All state is in the memory that the loop keeps for one decode
     call.
 
@@ -54,7 +54,7 @@ class Decoder(Knobs):
     rescore: Sequence[Rescore] = ()
     revise: Revise | None = None
     soft: SoftStep | None = None
-    temperature: Weight = 0.0
+    temperature: NonNegative = 0.0
     confidence: Confidence | None = None
     at_least_one: bool | None = None
 

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import torch
 
-from conf.knobs import Count, In, Weight
 from decoders.logits import Logits
 from decoders.types import LogitTransform, Memory, Shape, View
+from dllm.validation import Count, Interval, NonNegative
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Credit(LogitTransform):
     spread: every token earns credit p^gamma, not the favourite alone (Eq. 13). It needs slots=None.
     """
 
-    alpha: Weight = 0.65
-    beta: Annotated[float, In("[0, 1)")] = 0.7
-    gamma: Weight = 0.2
+    alpha: NonNegative = 0.65
+    beta: Annotated[float, Interval("[0, 1)")] = 0.7
+    gamma: NonNegative = 0.2
     slots: Count | None = 8
     tuning_free: bool = False
     spread: bool = False

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from conf.knobs import Count, In, Number, Scale
 from decoders.logits import Logits
 from decoders.types import LogitTransform, Memory, Shape, View
+from dllm.validation import Count, Interval, Number, Scale
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TopP(LogitTransform):
     """Keeps only the fewest likeliest tokens whose probabilities reach p (nucleus sampling), and those as likely as the
     last."""
 
-    p: Annotated[float, In("(0, 1]")] = 0.95
+    p: Annotated[float, Interval("(0, 1]")] = 0.95
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Logits:
         return logits.top_p(self.p)

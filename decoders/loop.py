@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conf.knobs import Count, Number, Token, check, named
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.noise import row_seeds
@@ -27,6 +26,7 @@ from dllm.cache import CacheStrategy, WindowCache
 from dllm.model import DiffusionLM
 from dllm.plan import Plan, Progress, pack
 from dllm.protocols import Denoiser, LanguageModel, ShadowDenoiser, check_is_denoiser, usable
+from dllm.validation import Count, Number, Token, check, named
 
 NO_CACHE = WindowCache(before=None, after=None)
 ONE_TOKEN = Decoder(FixedK(1))

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from conf.knobs import Count, In, Number, Share, Weight
 from decoders.noise import noise_tokens
 from decoders.rules.ranking import lowest
 from decoders.rules.schedules import MaskGit
 from decoders.types import Candidates, Confidence, Memory, Part, Revise, Shape, Update, View
+from dllm.validation import Count, Fraction, Interval, NonNegative, Number
 
 
 def confidences(shape: Shape) -> Memory:
@@ -44,7 +44,7 @@ class ConfidenceDrop(Revise):
     fewer than it commits, so that it makes progress. The paper leaves that open.
     """
 
-    mu: Annotated[float, In("[1, 1e6]")] = 4.0
+    mu: Annotated[float, Interval("[1, 1e6]")] = 4.0
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
@@ -77,9 +77,9 @@ class TokenEdit(Revise):
         behind a wrong token. A step that edits is then one of the `post`, so that a row makes progress.
     """
 
-    tau: Weight = 0.5
+    tau: NonNegative = 0.5
     post: Number | None = 16
-    settled: Share | None = None
+    settled: Fraction | None = None
     past_eos: bool = True
     remask: bool = False
 
@@ -154,7 +154,7 @@ class Renoise(Revise):
     empty_steps: ClassVar[bool] = True
     steps: Count = 48
     stable: Number = 1
-    confident: Weight = 0.005
+    confident: NonNegative = 0.005
 
     def init(self, shape: Shape) -> Memory:
         return {"best": shape.zeros(shape.window, dtype=torch.long), "same": shape.zeros(dtype=torch.long)}

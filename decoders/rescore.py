@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conf.knobs import Positive, Scale, Weight
 from decoders.types import Candidates, Confidence, Memory, Rescore, Shape, View
+from dllm.validation import NonNegative, Positive, Scale
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PositionPrior(Rescore):
     frequencies: a safetensors file with a tensor `counts` `[V]`. None: all tokens are alike.
     """
 
-    decay: Weight = 0.25
+    decay: NonNegative = 0.25
     limit: Positive = 10.0
     frequencies: str | None = None
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import Count, Positive, Share, Weight
 from decoders.compose import surest
 from decoders.rules.basic import check_takes_all
 from decoders.types import EVERYTHING, Candidates, CommitRule, Confidence, Memory, Revise, Shape, Update, View
+from dllm.validation import Count, Fraction, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class SlowFast(Revise):
 
     needs_one_block: ClassVar[bool] = True
     tau: Positive = 0.9
-    see: Share = 0.3
+    see: Fraction = 0.3
     explore: Count = 6
     agree: Count = 2
-    spread: Weight = 1.0
+    spread: NonNegative = 1.0
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def check_partners(self, rule: CommitRule, revise: Revise | None, confidence: Confidence) -> None:

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import torch
 
-from conf.knobs import Count, Share, Weight
 from decoders.logits import Logits
 from decoders.remask import TokenEdit
 from decoders.types import CommitRule, Confidence, Memory, Revise, Shape, SoftStep, View
 from dllm.soft import Soft
+from dllm.validation import Count, Fraction, NonNegative
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Smoothing(SoftStep):
     """Iteration smoothing (dInfer, arXiv 2510.08666): E[MASK] + w * sum_v p_v E_v, with w = min(start + growth * step,
     limit)."""
 
-    start: Weight = 0.15
-    growth: Weight = 0.02
-    limit: Weight = 0.3
+    start: NonNegative = 0.15
+    growth: NonNegative = 0.02
+    limit: NonNegative = 0.3
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
         amount = (self.start + self.growth * view.step).clamp(max=self.limit)
@@ -31,7 +31,7 @@ class Slerp(SoftStep):
     """Soft tokens (arXiv 2609.37391): E[MASK] turned by `amount` of the angle towards a mixture of tokens, at MASK's
     norm. The mixture is the sum of p_v E_v over the `top` likeliest tokens."""
 
-    amount: Share = 0.3
+    amount: Fraction = 0.3
     top: Count = 2
 
     def init(self, shape: Shape) -> Memory:

@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import Knobs, Share
 from decoders.state import DecodeState
 from dllm.spec import ModelSpec
+from dllm.validation import Checked, Fraction
 
 Looks = Literal["window", "query"]
 
 
-class StopRule(Knobs, ABC):
+class StopRule(Checked, ABC):
     """Called after each update, with the state that already holds it, and to which it writes nothing."""
 
     @property
@@ -100,7 +100,7 @@ class Eotp(StopRule):
     """
 
     scope: Literal["committed", "window", "query"] = "query"
-    tau: Share = 0.0
+    tau: Fraction = 0.0
     order: Literal["published", "committed"] = "published"
 
     @property

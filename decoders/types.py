@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from conf.knobs import Knobs
 from decoders.logits import Logits
 from decoders.noise import Noise
 from dllm.soft import Soft
 from dllm.spec import ModelSpec
+from dllm.validation import Checked
 
 Memory = dict[str, Tensor]  # per-row tensors [B, ...] of one decode call; updated in place, never shared between calls
 NEVER = -1  # committed_at of a column that holds no commit
@@ -106,7 +106,7 @@ class Update:
     accepted: Bool[Tensor, "B W"] | None = None
 
 
-class Part(Knobs):
+class Part(Checked):
     """What a part of a decoder may declare. The defaults are those of a part that has no memory and needs nothing.
 
     Every part derives from one of the five kinds below. A decoder asks its parts and the parts inside them.

@@ -1,9 +1,8 @@
-"""Diffusion language models: wrappers over transformers backbones, K/V by canvas column, caches, training."""
+"""Diffusion language models: wrappers over transformers backbones, K/V by canvas column, caches, training.
 
-from dllm.cache import BlockCache, DelayedCache, SubBlockCache, WindowCache
-from dllm.causal import load_causal
-from dllm.kinds import load
-from dllm.load import save, shipped_models
-from dllm.model import DiffusionLM
-from dllm.recurrent import load_recurrent
-from dllm.spec import ModelSpec
+What it exports stands in `__init__.pyi`, and is imported when it is asked for.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -23,11 +23,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from conf.knobs import shown
 from dllm.checkpoint import ASSETS
 from dllm.converted.fields import Fields
 from dllm.layers import Gate, lora_layers
 from dllm.model import DiffusionLM
+from dllm.validation import shown
 
 if TYPE_CHECKING:  # a model without adapter needs no PEFT
     from peft import LoraConfig

@@ -12,9 +12,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int
 
-from conf.knobs import Count, Knobs, Number
 from dllm.plan import Plan, Progress, alike, plans
 from dllm.spec import ModelSpec
+from dllm.validation import Checked, Count, Number
 
 
 @runtime_checkable
@@ -29,7 +29,7 @@ class CacheStrategy(Protocol):
 
 
 @dataclass(frozen=True)
-class WindowCache(Knobs):
+class WindowCache(Checked):
     """Computes the window and columns around it. Entering a window, and every `refresh_every` steps, it computes all.
 
     before, after: columns beside the window, None for all. Both None: no cache. `prefix` is 0 and None, `dual` 0 and 0.
@@ -78,7 +78,7 @@ class WindowCache(Knobs):
 
 
 @dataclass(frozen=True)
-class DelayedCache(Knobs):
+class DelayedCache(Checked):
     """dKV-Cache: keeps a token's K/V from one forward after its commit on. Until then the column is computed again.
 
     near: None computes all masked columns (dKV-Cache-Decode). A number computes those of the window and the columns up
@@ -113,7 +113,7 @@ class DelayedCache(Knobs):
 
 
 @dataclass(frozen=True)
-class BlockCache(Knobs):
+class BlockCache(Checked):
     """Exact K/V for block-causal models. In a block it computes all columns, also where the window is a part of it.
 
     On entering a block it computes the block before too: its last tokens were committed after its K/V was computed. So
@@ -141,7 +141,7 @@ class BlockCache(Knobs):
 
 
 @dataclass(frozen=True)
-class SubBlockCache(Knobs):
+class SubBlockCache(Checked):
     """Fast-dLLM v2's two levels: exact K/V of finished blocks; in a block whose first token stands, only the window.
 
     It is approximate: other columns see the window as it was at their last refresh. Use a block_length that divides the

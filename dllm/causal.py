@@ -20,7 +20,6 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from conf.knobs import check
 from dllm.adapter import attach_all
 from dllm.checkpoint import (
     ASSETS,
@@ -44,6 +43,7 @@ from dllm.layers import hidden_states, use_fast_products_
 from dllm.model import DiffusionLM
 from dllm.spec import SPEC_FILE
 from dllm.text import BackboneLM
+from dllm.validation import check
 
 
 class CausalLM(BackboneLM):

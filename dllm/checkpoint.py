@@ -17,9 +17,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import cached_file
 
-from conf.knobs import shown
 from dllm.converted.storage import check_counts, check_plain, check_tokenizer, held, unstacked, unwrapped, weight_files
 from dllm.spec import SPEC_FILE
+from dllm.validation import shown
 
 ASSETS = Path(__file__).parent / "assets"
 FETCHED = ("smollm2", "qwen-coder")  # folders of models/ that dllm.training.fetch makes

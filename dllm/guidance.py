@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conf.knobs import Weight, check
 from dllm.plan import Plan
 from dllm.protocols import DenoisingLM, Text
 from dllm.soft import SoftInput
 from dllm.text import Tokenized
+from dllm.validation import NonNegative, check
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Guided:
     authors run both as one batch.
     """
 
-    def __init__(self, model: DenoisingLM, scale: Weight) -> None:
+    def __init__(self, model: DenoisingLM, scale: NonNegative) -> None:
         check(Guided.__init__, scale=scale)
         self.model, self.scale, self.spec = model, scale, model.spec
 

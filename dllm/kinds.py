@@ -6,7 +6,6 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoTokenizer
 
-from conf.knobs import Weight, at_home, check
 from dllm.causal import load_causal
 from dllm.checkpoint import (
     ASSETS,
@@ -18,16 +17,17 @@ from dllm.checkpoint import (
     shipped_causal_models,
     shipped_models,
 )
+from dllm.diffusion import load_diffusion
 from dllm.families import recognise
 from dllm.guidance import Guided
-from dllm.load import load_diffusion
 from dllm.recurrent import is_recurrent, load_recurrent, recurrent_folder
 from dllm.spec import SPEC_FILE
+from dllm.validation import NonNegative, at_home, check
 
 OF_DIFFUSION = ("spec", "family", "config", "adapter", "compile", "guidance")
 
 
-def load(name_or_path: str | Path, *, guidance: Weight | None = None, **options: Any) -> Any:
+def load(name_or_path: str | Path, *, guidance: NonNegative | None = None, **options: Any) -> Any:
     """A shipped model by name ("tiny"), or any checkpoint by folder or hub id, in eval mode. Returns the kind that it
     is: a `DiffusionLM`, a `CausalLM` or a `RecurrentLM`.
 

@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import Count, Knobs, Number
+from dllm.validation import Checked, Count, Number
 
 SPEC_FILE = "dllm.json"
 Columns = TypeVar("Columns", Tensor, np.ndarray)  # column numbers, on the device or on the host
 
 
 @dataclass(frozen=True)
-class ModelSpec(Knobs):
+class ModelSpec(Checked):
     """Every special number of a model is here.
 
     mask_id, pad_id: token ids. pad_id fills dead columns only.

@@ -14,7 +14,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.load import save
+from dllm.diffusion import save
 from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora

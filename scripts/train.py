@@ -17,7 +17,7 @@ from torch import nn
 
 from dllm.causal import CausalLM, save_causal
 from dllm.checkpoint import ASSETS
-from dllm.load import save
+from dllm.diffusion import save
 from dllm.model import DiffusionLM
 from dllm.recurrent import LlamaRecurrentLM, save_recurrent
 from dllm.training.fit import FitConfig, fit, join

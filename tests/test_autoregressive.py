@@ -26,7 +26,7 @@ from decoders.verified.drafters import LookupDrafts
 from decoders.verified.rounds import Verified, verify
 from dllm.cache import WindowCache
 from dllm.causal import CausalLM, CausalStream, load_causal, save_causal
-from dllm.load import load_diffusion
+from dllm.diffusion import load_diffusion
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.methods.autoregressive import Autoregressive
 from parallelbench.methods.verified import PromptLookup

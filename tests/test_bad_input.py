@@ -18,11 +18,11 @@ from omegaconf import OmegaConf
 import decoders
 import dllm
 import parallelbench
-from conf.knobs import REASONABLE, In, Knobs, WrongType, check
 from decoders import Decoder, FixedK, Never, Threshold, decode, generate
 from decoders.loop import NO_CACHE
 from decoders.types import Part
 from dllm.guidance import Guided
+from dllm.validation import REASONABLE, Checked, Interval, WrongType, check
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.run.job import check_task, prepare
 from parallelbench.tasks import Suite
@@ -77,8 +77,8 @@ def below(kind: type) -> Iterator[type]:
 
 def kinds_with_knobs() -> list[type]:
     """All that a user, or the command line for him, can make of the three packages."""
-    assert all(getattr(parallelbench, name) for names in parallelbench.PUBLIC.values() for name in names)  # imported
-    ours = [kind for kind in below(Knobs) if kind.__module__.split(".")[0] in ("decoders", "dllm", "parallelbench")]
+    assert all(getattr(parallelbench, name) for name in parallelbench.__all__)  # imported
+    ours = [kind for kind in below(Checked) if kind.__module__.split(".")[0] in ("decoders", "dllm", "parallelbench")]
     made = [kind for kind in ours if "__dataclass_fields__" in vars(kind) and kind is not DiffusionGenerator]
     return sorted(made, key=lambda kind: kind.__name__)
 
@@ -243,7 +243,7 @@ def test_a_class_of_the_users_own_is_checked_too() -> None:
 
     @dataclass(frozen=True)
     class Mine(decoders.CommitRule):
-        odds: Annotated[float, In("(0, 1)", "as shares")] = 0.5
+        odds: Annotated[float, Interval("(0, 1)", "as shares")] = 0.5
         steps: int = 3
 
         def __call__(self, view, candidates, memory):

@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 import dllm
-from decoders.generate import encode_template
+from decoders.generation import encode_template
 from dllm.guidance import Guided
 from dllm.text import PLAIN_TEMPLATE, encode_piece, encode_text, render_chat
 

@@ -20,8 +20,8 @@ from decoders.verified.rounds import Verified, verify
 from dllm import DiffusionLM
 from dllm.cache import BlockCache, CacheStrategy, WindowCache
 from dllm.causal import CausalStream
+from dllm.diffusion import compile_
 from dllm.layers import WIDTH
-from dllm.load import compile_
 
 COMPILER = pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
 

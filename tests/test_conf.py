@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -47,7 +47,7 @@ def test_every_option_composes_and_instantiates(group: str, option: str, tmp_pat
         overrides.append("model.name_or_path=tiny")  # the published ones are not at hand
     if option in ("prompts", "rows"):
         overrides.append(SOURCES[group])
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose(OTHER_ROOTS.get(group, "run"), overrides)
     assert instantiate(config[group], _convert_="all") is not None
 
@@ -56,7 +56,7 @@ def test_every_option_composes_and_instantiates(group: str, option: str, tmp_pat
 def test_every_recipe_composes_and_instantiates(recipe: str) -> None:
     root = RECIPES.get(recipe, "distill")
     sources = ["data.source=rows.jsonl"] if recipe == "fast_dllm_v2" else []
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose(root, [f"recipe={recipe}", *sources])
     for part in ("fit", "objective", "data"):
         assert part not in config or instantiate(config[part], _convert_="all") is not None
@@ -65,7 +65,7 @@ def test_every_recipe_composes_and_instantiates(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", [name for name, root in RECIPES.items() if root == "train"])
 def test_every_recipe_of_training_takes_rows_of_one_s_own(recipe: str) -> None:
     words = [f"recipe={recipe}", "data=rows", "data.source=mine.jsonl", "data.prompt=question"]
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose("train", words)
     leave_recipe_of_other_data(config, words)
     rows = instantiate(config.data, _convert_="all")
@@ -76,7 +76,7 @@ def test_every_recipe_of_training_takes_rows_of_one_s_own(recipe: str) -> None:
 
 def test_a_setting_that_the_data_do_not_have_is_still_refused() -> None:
     words = ["recipe=tiny_ar", "data=rows", "data.source=mine.jsonl", "+data.packs=3"]
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose("train", words)
     leave_recipe_of_other_data(config, words)
     with pytest.raises(InstantiationException, match="unexpected keyword argument 'packs'"):
@@ -93,7 +93,7 @@ def test_a_setting_that_the_data_do_not_have_is_still_refused() -> None:
     ],
 )
 def test_a_launcher_is_chosen_by_its_group(launcher: str, target: str) -> None:
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose("run", [f"launcher={launcher}"], return_hydra_config=True)
     assert config.hydra.launcher._target_.endswith(target) and "launcher" not in {
         key for key in config if key != "hydra"
@@ -102,7 +102,7 @@ def test_a_launcher_is_chosen_by_its_group(launcher: str, target: str) -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_point_of_every_experiment_instantiates(name: str) -> None:
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         sweeper = compose("run", [f"experiment={name}"], return_hydra_config=True).hydra.sweeper
         points = []
         for grid in sweeper.get("grids", [sweeper.get("params")]):
@@ -126,7 +126,7 @@ def test_every_point_of_every_experiment_instantiates(name: str) -> None:
 
 @pytest.mark.parametrize(("experiment", "jobs"), [("published_dream", 41), ("published_blocks", 1 + 5 * 20 + 5 * 11)])
 def test_other_published_grids_are_those_of_the_protocol_but_for_what_they_are_for(experiment: str, jobs: int) -> None:
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose("run", [f"experiment={experiment}"], return_hydra_config=True)
     assert not deviations_of(config) and config.suite.grammar == "languagetool"
     overrides = OverridesParser.create().parse_overrides([f"experiment={experiment}"])
@@ -146,7 +146,7 @@ def test_other_published_grids_are_those_of_the_protocol_but_for_what_they_are_f
     ],
 )
 def test_the_published_grids_are_swept_one_after_the_other(given: list[str], jobs: int) -> None:
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose("run", ["experiment=published"], return_hydra_config=True)
     assert not deviations_of(config) and config.suite.grammar == "languagetool"
     sweeper = GridsSweeper(config.hydra.sweeper.grids)
@@ -163,7 +163,7 @@ def deviations_of(config: DictConfig) -> list[str]:
 
 
 def test_autoregressive_baselines_have_the_published_budget() -> None:
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose("run", ["experiment=published_ar"])
     assert config.gen_length == protocol.AR_BUDGET
     assert config.decoder._target_ in protocol.AUTOREGRESSIVE
@@ -178,6 +178,6 @@ def test_every_file_says_what_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["train", "distill", "collect_traces", "train_filter", "answer"])
 def test_a_script_helps_without_naming_groups_that_it_does_not_have(script: str) -> None:
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         told = OmegaConf.to_container(compose(script, return_hydra_config=True).hydra.help)
     assert isinstance(told, dict) and "APP_CONFIG_GROUPS" not in told["template"] and "$CONFIG" in told["template"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import BLOCK, PAD, SPECS, make_model
 from device import DEVICE, other_device
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 import dllm
@@ -36,7 +36,7 @@ DECODERS, CACHES, STOPS = options("decoder"), options("cache"), options("stop")
 
 @cache
 def config(group: str, option: str) -> DictConfig:
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         return compose("run", [f"{group}={option}"])[group]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import make_model
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from safetensors.torch import load_file, save_file
 from test_families import make, qwen3
@@ -45,10 +45,11 @@ from dllm.cache import WindowCache
 from dllm.causal import CausalLM
 from dllm.checkpoint import read_backbone
 from dllm.converted.probe import probe
-from dllm.load import ASSETS, load_diffusion
+from dllm.diffusion import ASSETS, load_diffusion
 from dllm.training.scratch import scratch_llama
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.tasks import builtin_tasks
+from parallelbench.wiring.catalogue import CONF
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_a_spec_can_be_given_in_parts(causal: Path) -> None:
 
 def test_the_command_line_can_give_parts_of_a_spec(causal: Path) -> None:
     given = ["+model.spec.mask_id=39", "+model.spec.eos_ids=[36]", "+model.attn_implementation=eager"]
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         config = compose("run", ["model=local", f"model.name_or_path={causal}", *given])
     assert instantiate(config.model).spec == ModelSpec(39, (36,), 36)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import BLOCK, make_model
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from safetensors.torch import load_file
 
 from decoders import NO_CACHE, Agreement, Decoder, FixedK, Learn2PD, Never, Oracle, Threshold, decode
@@ -15,6 +15,7 @@ from decoders.rules import learn2pd
 from decoders.rules.learn2pd import PositionFilter, save_filter
 from decoders.traces import Recorder, open_traces, read_references, read_traces, shard_path, step_bytes, write_shard
 from parallelbench.tasks.base import is_held_out
+from parallelbench.wiring.catalogue import CONF
 from scripts.collect_traces import collect
 from scripts.train_filter import train
 
@@ -74,7 +75,7 @@ def test_recorded_features_are_those_of_the_decode(tmp_path, prompts, monkeypatc
 
 
 def settings(name: str, *overrides: str):
-    with initialize_config_module("conf", version_base=None):
+    with initialize_config_dir(str(CONF), version_base=None):
         return compose(name, list(overrides))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conf.knobs import SHOWN
+from dllm.validation import SHOWN
 from parallelbench.records.record import read_run
 from parallelbench.wiring.command import command
 from parallelbench.wiring.conf import CONF, GROUPS, PARTS, build_part, doubt, known_targets

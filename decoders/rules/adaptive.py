@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from conf.knobs import In, Positive, Weight
 from decoders.rules.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Confidence, Memory, View
+from dllm.validation import Interval, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Frechet(CommitRule):
     contains `Factor(f)`.
     """
 
-    delta: Annotated[float, In("[-1, 1]")] = 0.25
+    delta: Annotated[float, Interval("[-1, 1]")] = 0.25
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
@@ -68,7 +68,7 @@ class EntropyBound(CommitRule):
     The left side, in nats, bounds the mutual information that is ignored when the n tokens are committed together.
     """
 
-    gamma: Weight = 0.1
+    gamma: NonNegative = 0.1
     scale: ClassVar[tuple[Confidence, ...]] = ("entropy",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
@@ -81,7 +81,7 @@ class EntropyBound(CommitRule):
 class EntropyThreshold(CommitRule):
     """Commits every position whose entropy is at most theta nats (dParallel, arXiv 2509.26488, section 3.4)."""
 
-    theta: Weight = 0.5
+    theta: NonNegative = 0.5
     scale: ClassVar[tuple[Confidence, ...]] = ("entropy",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:

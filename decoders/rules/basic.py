@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from conf.knobs import Count, In, Weight
 from decoders.rules.ranking import take
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Part, Shape, View
+from dllm.validation import Count, Interval, NonNegative
 
-Tau = Annotated[float, In("(0, 1e6]", "above 1: one token per step")]
+Tau = Annotated[float, Interval("(0, 1e6]", "above 1: one token per step")]
 SHARES: tuple[Confidence, ...] = ("prob", "margin")  # what a threshold is compared with
 
 
@@ -87,7 +87,7 @@ class LeftRun(CommitRule):
     """Commits from the left the masked positions whose confidence is at least tau, up to the first that is not; where
     there are none, the leftmost (DMax, arXiv 2604.08302). tau=0 commits all."""
 
-    tau: Weight = 0.5
+    tau: NonNegative = 0.5
     scale: ClassVar[tuple[Confidence, ...]] = SHARES
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:

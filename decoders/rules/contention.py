@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from conf.knobs import Share, Weight
 from decoders.rules.ranking import surest_first, to_positions
 from decoders.types import Candidates, CommitRule, Confidence, Memory, View
+from dllm.validation import Fraction, NonNegative
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Contention(CommitRule):
     sure: 0 lets equal candidates pass together.
     """
 
-    beta: Weight = 0.1
-    sure: Share = 0.99
+    beta: NonNegative = 0.1
+    sure: Fraction = 0.99
     scale: ClassVar[tuple[Confidence, ...]] = ("entropy",)
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:

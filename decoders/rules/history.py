@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from conf.knobs import Count, In, Number, Positive, Weight
 from decoders.compose import or_surest, surest
 from decoders.rules.basic import SHARES, FixedK
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Part, Shape, View
+from dllm.validation import Count, Interval, NonNegative, Number, Positive
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class DynamicThreshold(CommitRule):
     """
 
     tau: Positive = 0.9
-    fall: Weight = 0.02
-    rise: Weight = 0.1
+    fall: NonNegative = 0.02
+    rise: NonNegative = 0.1
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def init(self, shape: Shape) -> Memory:
@@ -116,7 +116,7 @@ class Horizon(CommitRule):
     """
 
     tau: Positive = 0.85
-    see: Annotated[float, In("[0, 1)")] = 0.1
+    see: Annotated[float, Interval("[0, 1)")] = 0.1
     slow: Count = 1
     patience: Count = 8
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
@@ -152,7 +152,7 @@ class Prophet(CommitRule):
     must mark (`AnswerGap`).
     """
 
-    gaps: Sequence[Weight] = (7.5, 5.0, 2.5)
+    gaps: Sequence[NonNegative] = (7.5, 5.0, 2.5)
     base: CommitRule = field(default_factory=FixedK)
 
     def __post_init__(self) -> None:
@@ -240,7 +240,7 @@ class WarmThreshold(CommitRule):
     """
 
     tau: Positive = 0.9
-    rate: Weight = 0.02
+    rate: NonNegative = 0.02
     scale: ClassVar[tuple[Confidence, ...]] = SHARES
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from conf.knobs import Count
 from decoders.compose import or_surest, reset
 from decoders.types import Candidates, CommitRule, Memory, Part, Shape, View
+from dllm.validation import Count
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import Number, Share, Weight
 from decoders.rules.basic import check_takes_all
 from decoders.rules.ranking import take
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Revise, Shape, Update, View
 from dllm.spec import ModelSpec
+from dllm.validation import Fraction, NonNegative, Number
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class InDel(Revise):
     """
 
     needs_one_block: ClassVar[bool] = True
-    tau: Share = 0.5
-    edit: Weight = 0.0
+    tau: Fraction = 0.5
+    edit: NonNegative = 0.0
     budget: Number = 16
 
     def check(self, spec: ModelSpec) -> None:

@@ -20,13 +20,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from conf.knobs import Number, Share
 from decoders.compose import surest
 from decoders.rules.schedules import Schedule
 from decoders.signals import NUM_FEATURES, feature_memory, features
 from decoders.signals import signals as read_signals
 from decoders.traces import Traces
 from decoders.types import Candidates, CommitRule, Memory, Shape, View
+from dllm.validation import Fraction, Number
 
 ASSETS = Path(__file__).parents[1] / "assets"
 Network = TypeVar("Network", bound=nn.Module)
@@ -87,7 +87,7 @@ class Learn2PD(CommitRule):
         block's length: one per step). 0: the surest goes only where the filter accepts none.
     """
 
-    tau: Share = 0.96
+    tau: Fraction = 0.96
     filter: str = "learn2pd-tiny"
     steps: Number = 0
     needs_decided: ClassVar[bool] = True
@@ -137,7 +137,7 @@ class Agreement(CommitRule):
     filter: as in `Learn2PD`.
     """
 
-    tau: Share = 0.99
+    tau: Fraction = 0.99
     filter: str = "agreement-tiny"
     needs_decided: ClassVar[bool] = True
 

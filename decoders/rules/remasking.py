@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from conf.knobs import Count, Number, Positive, Share
 from decoders.remask import confidences, keep, remask
 from decoders.rules.ranking import lowest, take
 from decoders.rules.schedules import masks_at_start
 from decoders.types import Candidates, CommitRule, Confidence, Memory, Revise, Shape, Update, View
 from dllm.spec import ModelSpec
+from dllm.validation import Count, Fraction, Number, Positive
 
 
 def _check_own(revise: Revise, own: CommitRule, rule: CommitRule) -> None:
@@ -31,7 +31,7 @@ class Wino(CommitRule):
     """
 
     tau: Positive = 0.6
-    keep: Share = 0.9
+    keep: Fraction = 0.9
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     @property
@@ -149,7 +149,7 @@ class ReMdm(CommitRule):
 
     steps: Count = 32
     kind: Literal["cap", "rescale", "conf"] = "cap"
-    eta: Share = 0.04
+    eta: Fraction = 0.04
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
     empty_steps: ClassVar[bool] = True
 

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import Count, In, Positive, Share
 from decoders.rules.basic import SHARES
 from decoders.rules.ranking import take
 from decoders.types import ANY, Candidates, CommitRule, Confidence, Memory, Revise, Shape, View
+from dllm.validation import Count, Fraction, Interval, Positive
 
-Epsilon = Annotated[float, In("[1e-6, 1)")]  # the last of a schedule's times
+Epsilon = Annotated[float, Interval("[1e-6, 1)")]  # the last of a schedule's times
 
 
 def masks_at_start(view: View, memory: Memory) -> Int[Tensor, " B"]:
@@ -259,11 +259,11 @@ class Dilated(CommitRule):
         masked for good, because no later step of theirs holds them.
     """
 
-    base: Annotated[int, In("[2, 1e6]")] = 2
+    base: Annotated[int, Interval("[2, 1e6]")] = 2
     skip: Count = 1
     order: Literal["dilated", "binary"] = "dilated"
     by: Literal["position", "confidence"] = "position"
-    keep: Share = 0.0
+    keep: Fraction = 0.0
 
     def check_partners(self, rule: CommitRule, revise: Revise | None, confidence: Confidence) -> None:
         if self.keep and confidence not in SHARES:

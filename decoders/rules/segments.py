@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from conf.knobs import Weight
 from decoders.types import Candidates, CommitRule, Confidence, Memory, View
+from dllm.validation import NonNegative
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Hierarchical(CommitRule):
     Both comparisons are strict, as in the authors' code. high > 1 commits only the surest of each run.
     """
 
-    high: Weight = 0.92
-    low: Weight = 0.62
+    high: NonNegative = 0.92
+    low: NonNegative = 0.62
     scale: ClassVar[tuple[Confidence, ...]] = ("prob",)
 
     def __post_init__(self) -> None:

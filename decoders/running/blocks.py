@@ -13,17 +13,17 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import Count, Knobs, Share
 from decoders.logits import Logits
 from decoders.state import DecodeState
 from decoders.stop import StopRule
 from decoders.types import Memory, Update, View
+from dllm.validation import Checked, Count, Fraction
 
 _STRIDE = 0x9E3779B1  # between the seeds of a row's lanes
 
 
 @dataclass(frozen=True)
-class RunningSet(Knobs):
+class RunningSet(Checked):
     """When a row's next block is opened, and which open blocks must commit.
 
     buffer: blocks that are open at once at most, from the first unfinished one on. None: all of the response. 1 is one
@@ -37,8 +37,8 @@ class RunningSet(Knobs):
     """
 
     buffer: Count | None = 4
-    open_at: Share = 0.1
-    force_at: Share | None = 0.9
+    open_at: Fraction = 0.1
+    force_at: Fraction | None = 0.9
     surest_of_all: bool = False
     fill_eos: bool = False
 

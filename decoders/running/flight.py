@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conf.knobs import check, named
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
 from decoders.loop import ONE_TOKEN, DecodedRow, OnStep, begin, check_parts, decode, results
@@ -26,6 +25,7 @@ from decoders.types import Memory, Shape, Update, View
 from dllm.cache import BlockCache, CacheStrategy, SubBlockCache, WindowCache
 from dllm.plan import Progress, pack
 from dllm.protocols import Denoiser, usable
+from dllm.validation import check, named
 
 Piece = tuple[Int[Tensor, " _N"], Float[Tensor, "_N V"]]
 

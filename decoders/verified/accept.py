@@ -8,18 +8,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from conf.knobs import In, Knobs, Weight
 from decoders.logits import Logits, inverse_cdf
 from decoders.noise import Noise
+from dllm.validation import Checked, Interval, NonNegative
 
 
 @dataclass(frozen=True)
-class Sampling(Knobs):
+class Sampling(Checked):
     """What is drawn from logits: the likeliest token (temperature 0), or a sample of the tempered distribution, of its
     fewest likeliest tokens whose probabilities reach top_p. Applied to the verifier's logits and to drafts alike."""
 
-    temperature: Weight = 0.0
-    top_p: Annotated[float, In("(0, 1]")] = 1.0
+    temperature: NonNegative = 0.0
+    top_p: Annotated[float, Interval("(0, 1]")] = 1.0
 
     def probs(self, logits: Float[Tensor, "B W V"]) -> Float[Tensor, "B W V"]:
         """The distribution that samples are drawn from, float64."""

@@ -24,7 +24,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from conf.knobs import Count, check, named
 from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.loop import DecodedRow, Drafted, OnStep, begin, check_parts, results
@@ -34,6 +33,7 @@ from decoders.types import Candidates, Shape, Update, View
 from decoders.verified.branches import Branches, Expected, check_shared
 from dllm.cache import CacheStrategy
 from dllm.protocols import Denoiser, usable
+from dllm.validation import Count, check, named
 
 Match = Literal["exact", "subset"]
 PlanBy = Literal["all", "reached"]

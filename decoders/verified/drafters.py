@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conf.knobs import Count, Knobs
 from dllm.causal import CausalStream
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
+from dllm.validation import Checked, Count
 
 Ahead = Literal["none", "last", "all"]
 
@@ -41,7 +41,7 @@ class Proposal:
     queried: Int[Tensor, " R"]
 
 
-class Drafter(Knobs, ABC):
+class Drafter(Checked, ABC):
     """Guesses the next tokens of a text. Whatever it guesses, verified text is the verifier's own."""
 
     @property

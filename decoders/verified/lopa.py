@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from conf.knobs import Count, check, named
 from decoders.compose import Decoder
 from decoders.logits import Logits
 from decoders.loop import DecodedRow, OnStep, begin, check_parts, results
@@ -28,6 +27,7 @@ from decoders.types import Candidates, Shape, Update
 from decoders.verified.branches import Branches, Expected, check_shared
 from dllm.cache import CacheStrategy
 from dllm.protocols import Denoiser, usable
+from dllm.validation import Count, check, named
 
 
 @torch.inference_mode()

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from conf.knobs import Knobs, Weight
 from decoders.logits import inverse_cdf
 from decoders.loop import DecodedRow, Drafted
 from decoders.noise import Noise
@@ -23,10 +22,11 @@ from decoders.verified.drafters import Drafter, Proposal, Text
 from dllm.causal import CausalStream, StreamPlan
 from dllm.plan import alike, padding_on
 from dllm.spec import is_one_of
+from dllm.validation import Checked, NonNegative
 
 
 @dataclass(frozen=True)
-class Verified(Knobs):
+class Verified(Checked):
     """How drafts are made and verified.
 
     drafter: None for one token per forward. sampling: greedy by default. tie: two largest logits of the verifier that
@@ -36,7 +36,7 @@ class Verified(Knobs):
 
     drafter: Drafter | None = None
     sampling: Sampling = GREEDY
-    tie: Weight = 1e-4
+    tie: NonNegative = 1e-4
 
 
 @torch.inference_mode()

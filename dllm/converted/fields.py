@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from transformers import GenerationConfig, PreTrainedConfig
 
-from conf.knobs import shown
+from dllm.validation import shown
 
 HARMLESS = re.compile(
     r"_\w*|\w*token_(id|ids|index)|(bos|eos|pad|unk|cls|sep|mask)_token|\w*_?version|\w*dtype|precision"  # remarks, ids

@@ -5,11 +5,11 @@ from typing import Any
 
 from transformers import LlamaConfig
 
-from conf.knobs import shown
 from dllm.converted.ends import as_ids, pad_of
 from dllm.converted.rotary import rope_of
 from dllm.converted.shared import only
 from dllm.spec import ModelSpec
+from dllm.validation import shown
 
 Config = Mapping[str, Any]
 ACTIVATIONS = ("silu", "gelu", "relu")  # its fourth, swiglu, has another shape

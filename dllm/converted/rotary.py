@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from conf.knobs import shown
+from dllm.validation import shown
 
 LASTING = ("default", "linear", "yarn", "llama3")
 """Kinds whose frequencies are the same for every length of a canvas."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from conf.knobs import shown
 from dllm.converted.rotary import rope_of
+from dllm.validation import shown
 
 Config = Mapping[str, Any]
 

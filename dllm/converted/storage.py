@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from conf.knobs import shown
+from dllm.validation import shown
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WRAPPERS = ("module.", "_orig_mod.", "base_model.model.", "backbone.")

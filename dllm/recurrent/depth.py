@@ -20,15 +20,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from conf.knobs import Count, Knobs
 from dllm.kv import ColumnCache
 from dllm.text import TextModel
+from dllm.validation import Checked, Count
 
 Stack = Literal["prelude", "core", "coda"]
 
 
 @dataclass(frozen=True)
-class Depth(Knobs):
+class Depth(Checked):
     """Layers of prelude, core and coda, and the number of recurrences (r) that generation takes by default."""
 
     prelude: Count = 1

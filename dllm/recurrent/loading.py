@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
-from conf.knobs import check
 from dllm.checkpoint import (
     ASSETS,
     check_weights,
@@ -24,6 +23,7 @@ from dllm.converted.storage import refuse_quantised
 from dllm.recurrent.depth import Depth, RecurrentLM
 from dllm.recurrent.llama import CONFIG_FILE, WEIGHTS_FILE, LlamaRecurrentLM
 from dllm.recurrent.raven import RavenBackbone, RavenConfig, RavenLM
+from dllm.validation import check
 
 
 def recurrent_folder(name_or_path: str | Path) -> Path | None:

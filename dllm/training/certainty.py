@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from conf.knobs import Count, In, Knobs, Positive, Weight
 from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch, active_block
+from dllm.validation import Checked, Count, Interval, NonNegative, Positive
 
 
 @dataclass(frozen=True)
-class CertaintyForcing(Knobs):
+class CertaintyForcing(Checked):
     """L = consistency * CE + certainty * H, summed over two complementary views of one block (section 3.3).
 
     CE: cross-entropy to the trajectory's tokens, mean over the masked columns of the active block.
@@ -38,11 +38,11 @@ class CertaintyForcing(Knobs):
     mask_ratio 0.5, blocks of the canvas.
     """
 
-    consistency: Weight = 1.0
-    certainty: Weight = 2.0
+    consistency: NonNegative = 1.0
+    certainty: NonNegative = 2.0
     temperature: Positive = 0.5
     block_len: Count | None = 32
-    mask_ratio: Annotated[float, In("(0, 1)")] | Literal["uniform"] = 0.5
+    mask_ratio: Annotated[float, Interval("(0, 1)")] | Literal["uniform"] = 0.5
     blocks: Literal["canvas", "text"] = "canvas"
     scaffold: Sequence[int] = ()  # what every objective is given; not used
 

@@ -23,15 +23,15 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
-from conf.knobs import Count, In, Knobs, Share, Weight
 from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch
+from dllm.validation import Checked, Count, Fraction, Interval, NonNegative
 
 CHUNK = 64  # columns whose logits exist at a time; those of all columns at once are hundreds of MB, and slower
 
 
 @dataclass(frozen=True)
-class Drafting(Knobs):
+class Drafting(Checked):
     """Mean over drafted columns of tv * TV + kl * KL + label * CE, a column's weight falling by `decay` from one of a
     group to the next. Behind a text that ends with EOS the target is EOS, since decoding by confidence fills that too.
 
@@ -49,15 +49,15 @@ class Drafting(Knobs):
     causal: weight of the clean stream's own next-token loss, for a model whose clean stream is trained too.
     """
 
-    tv: Weight = 1.0
-    kl: Weight = 0.1
-    label: Weight = 0.0
-    decay: Annotated[float, In("(0, 1]")] = 0.8
+    tv: NonNegative = 1.0
+    kl: NonNegative = 0.1
+    label: NonNegative = 0.0
+    decay: Annotated[float, Interval("(0, 1]")] = 0.8
     groups: Sequence[Count] = (2, 4, 8)
-    group_weights: Sequence[Weight] = (0.2, 0.4, 0.4)
+    group_weights: Sequence[NonNegative] = (0.2, 0.4, 0.4)
     anchors: Count = 16
-    reveal: Share = 0.0
-    causal: Weight = 0.0
+    reveal: Fraction = 0.0
+    causal: NonNegative = 0.0
     scaffold: Sequence[int] = ()  # what every objective is given; not used
 
     def __post_init__(self) -> None:

@@ -23,17 +23,17 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from conf.knobs import In, Knobs, Number, Positive, Share, Weight
 from dllm.checkpoint import replacing, warn_of_slow_halves
+from dllm.validation import Checked, Fraction, Interval, NonNegative, Number, Positive
 
 LossFn = Callable[[int, torch.Generator], Tensor]  # number of the batch, randomness -> scalar loss
 LogFn = Callable[[int, Mapping[str, float]], None]  # step, its numbers
 LOG_EVERY = 20  # steps
-Steps = Annotated[int, In("[1, 9e18]")]
+Steps = Annotated[int, Interval("[1, 9e18]")]
 
 
 @dataclass(frozen=True)
-class FitConfig(Knobs):
+class FitConfig(Checked):
     """What the optimiser does.
 
     steps: optimiser steps.
@@ -57,14 +57,14 @@ class FitConfig(Knobs):
 
     steps: Steps = 1000
     seed: int = 0
-    muon_lr: Weight | None = 0.03
-    adamw_lr: Weight = 4e-3
-    betas: Sequence[Annotated[float, In("[0, 1)")]] = (0.9, 0.95)
-    weight_decay: Weight = 0.01
+    muon_lr: NonNegative | None = 0.03
+    adamw_lr: NonNegative = 4e-3
+    betas: Sequence[Annotated[float, Interval("[0, 1)")]] = (0.9, 0.95)
+    weight_decay: NonNegative = 0.01
     warmup: Number = 50
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    decay: Share = 0.5
-    floor: Share = 0.0
+    decay: Fraction = 0.5
+    floor: Fraction = 0.0
     clip: Positive | None = 1.0
     frozen: Sequence[str] = ()
     save_every: Steps = 500

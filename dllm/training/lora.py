@@ -11,7 +11,6 @@ from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import save_file
 from torch import nn
 
-from conf.knobs import Count, Knobs, Positive
 from dllm.adapter import (
     CONFIG,
     MASK_EMBEDDING,
@@ -25,10 +24,11 @@ from dllm.adapter import (
 )
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
+from dllm.validation import Checked, Count, Positive
 
 
 @dataclass(frozen=True)
-class Lora(Knobs):
+class Lora(Checked):
     """What an adapter is.
 
     r: rank.

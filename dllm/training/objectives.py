@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from conf.knobs import Count, In, Knobs, Share
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
 from dllm.recurrent import RecurrentLM
 from dllm.spec import ModelSpec
 from dllm.training.masking import content_columns, draw_groups, mask_response, rising
+from dllm.validation import Checked, Count, Fraction, Interval
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def take_rows(batch: Batch, rows: Int[Tensor, " R"]) -> Batch:
 
 
 @dataclass(frozen=True)
-class MaskedDiffusion(Knobs):
+class MaskedDiffusion(Checked):
     """LLaDA's fine-tuning loss: absorbing mask on the response, prompt clean, cross-entropy on masked tokens weighted
     by 1/t.
 
@@ -115,9 +115,9 @@ class MaskedDiffusion(Knobs):
         canvas on which the block was all MASK (Fast-dLLM, arXiv 2505.22618, section 3.2), without a gradient.
     """
 
-    content_fraction: Share = 0.5
+    content_fraction: Fraction = 0.5
     blocks: Sequence[Count | None] = (None,)
-    stale: Share = 0.0
+    stale: Fraction = 0.0
     scaffold: Sequence[int] = ()
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class MaskedDiffusion(Knobs):
 
 
 @dataclass(frozen=True)
-class BlockDiffusion(Knobs):
+class BlockDiffusion(Checked):
     """Fast-dLLM v2's loss (arXiv 2509.26328), which turns a causal LM into a block-diffusion LM: each block of the
     response is masked at a rate of its own, and a second view masks what the first one shows. The mean is over masked
     tokens, without a 1/t weight.
@@ -162,10 +162,10 @@ class BlockDiffusion(Knobs):
         sizes from 2 on, the first rate drawn above a second uniform number, one view.
     """
 
-    least: Annotated[float, In("(0, 1]")] = 1e-3
+    least: Annotated[float, Interval("(0, 1]")] = 1e-3
     block_first: Literal["noisy", "clean"] = "noisy"
     eos_fill: bool = False
-    content_fraction: Share = 0.0
+    content_fraction: Fraction = 0.0
     group: Count = 1
     scaffold: Sequence[int] = ()
 

@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from dllm.adapter import MASK_TOKEN, add_mask, is_attached, merge
 from dllm.causal import CausalLM, load_causal
 from dllm.checkpoint import ASSETS, check_folder, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
+from dllm.diffusion import load_diffusion
 from dllm.families import recognise
-from dllm.load import load_diffusion
 from dllm.model import DiffusionLM
 from dllm.spec import SPEC_FILE
 

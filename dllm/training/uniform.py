@@ -8,15 +8,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from conf.knobs import Knobs, Share
 from dllm.model import DiffusionLM
 from dllm.soft import Soft, SoftInput
 from dllm.training.masking import content_columns, mask_response
 from dllm.training.objectives import Batch
+from dllm.validation import Checked, Fraction
 
 
 @dataclass(frozen=True)
-class UniformDiffusion(Knobs):
+class UniformDiffusion(Checked):
     """DiffusionGemma's fine-tuning loss (NeMo AutoModel's `DiffusionGemmaSFTRecipe`): a random share of the response's
     tokens is replaced by uniform noise, and the loss is the plain cross-entropy of all of them, noise or not.
 
@@ -28,8 +28,8 @@ class UniformDiffusion(Knobs):
     content_fraction: share of rows in which only tokens outside `scaffold` become noise, as in `MaskedDiffusion`.
     """
 
-    self_condition: Share = 0.5
-    content_fraction: Share = 0.0
+    self_condition: Fraction = 0.5
+    content_fraction: Fraction = 0.0
     scaffold: Sequence[int] = ()
 
     def __call__(self, model: DiffusionLM, batch: Batch, rng: torch.Generator) -> Float[Tensor, ""]:

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from conf.knobs import In, Knobs, Number, Weight
 from decoders import StopRule
 from decoders.loop import DecodedRow
 from decoders.noise import Noise, row_seeds
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
 from dllm.recurrent import Place, RecurrentLM
+from dllm.validation import Checked, Interval, NonNegative, Number
 from parallelbench.methods.autoregressive import CausalGenerator, decoded_row
 from parallelbench.methods.diffusion_forcing import check_recurrent
 from parallelbench.methods.sampling import Draws
@@ -27,7 +27,7 @@ from parallelbench.run.generator import Generator
 
 
 @dataclass(frozen=True)
-class AdaptiveDepth(Knobs):
+class AdaptiveDepth(Checked):
     """Each recurrence attends to the same recurrence of earlier columns, or to their last if they had fewer.
 
     recurrences: per token at most; 0: the model's own number.
@@ -40,12 +40,12 @@ class AdaptiveDepth(Knobs):
 
     recurrences: Number = 0
     exit: Literal["none", "latent", "kl"] = "none"
-    threshold: Weight = 0.03
+    threshold: NonNegative = 0.03
     continuous: bool = False
-    temperature: Weight = 0.0
+    temperature: NonNegative = 0.0
     top_k: Number = 0
-    top_p: Annotated[float, In("(0, 1]")] = 1.0
-    min_p: Annotated[float, In("[0, 1)")] = 0.0
+    top_p: Annotated[float, Interval("(0, 1]")] = 1.0
+    min_p: Annotated[float, Interval("[0, 1)")] = 0.0
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
 from decoders import NO_CACHE, Generation, StopRule, StrictEos
-from decoders.generate import describe, encode
+from decoders.generation import describe, encode
 from decoders.loop import DecodedRow
 from decoders.noise import row_seeds
 from decoders.state import NEVER

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from conf.knobs import Count, In, Knobs, Number, Share, Weight
 from decoders import NO_CACHE, StopRule, StrictEos
 from decoders.loop import DecodedRow
 from decoders.noise import Noise, row_seeds
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
 from dllm.recurrent import DepthCache, Place, RecurrentLM
+from dllm.validation import Checked, Count, Fraction, Interval, NonNegative, Number
 from parallelbench.methods.autoregressive import CausalGenerator, decoded_row, up_to_eos
 from parallelbench.methods.sampling import Draws
 from parallelbench.run.generator import Generator
@@ -83,7 +83,7 @@ class Front:
 
 
 @dataclass(frozen=True)
-class DiffusionForcing(Knobs):
+class DiffusionForcing(Checked):
     """Each round gives every active column `inner` recurrences, drafts the token behind each, freezes columns, and lets
     `headway` more in, the first on its neighbour's draft and others on random tokens.
 
@@ -113,9 +113,9 @@ class DiffusionForcing(Knobs):
 
     inner: Count = 4
     wavefront: Count = 128
-    eps: Weight = 0.03
-    eta: Annotated[float, In("[0, 1)")] = 0.1
-    beta: Share = 0.5
+    eps: NonNegative = 0.03
+    eta: Annotated[float, Interval("[0, 1)")] = 0.1
+    beta: Fraction = 0.5
     damped: bool = True
     mixer: Literal["linear", "sqrt"] = "linear"
     recurrences: Number = 0
@@ -125,10 +125,10 @@ class DiffusionForcing(Knobs):
     prefill: bool = True
     rounds: Count = 4096
     released: bool = False
-    temperature: Weight = 0.0
+    temperature: NonNegative = 0.0
     top_k: Number = 0
-    top_p: Annotated[float, In("(0, 1]")] = 1.0
-    min_p: Annotated[float, In("[0, 1)")] = 0.0
+    top_p: Annotated[float, Interval("(0, 1]")] = 1.0
+    min_p: Annotated[float, Interval("[0, 1)")] = 0.0
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from functools import partial
 
-from conf.knobs import Knobs
 from decoders import Decoder, RunningSet, StopRule, decode_running
 from decoders.running.flight import check_running
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
+from dllm.validation import Checked
 from parallelbench.run.generator import DiffusionGenerator, Generator, in_batches
 
 
 @dataclass(frozen=True)
-class Running(Knobs):
+class Running(Checked):
     """A decoder with several blocks of each row in flight.
 
     running: when blocks are opened, and which must commit. decoder: what a block commits; any that leaves to the

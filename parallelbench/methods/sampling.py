@@ -7,21 +7,21 @@ from typing import Annotated
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conf.knobs import In, Knobs, Number, Weight
 from decoders.logits import Logits
 from decoders.noise import Noise
+from dllm.validation import Checked, Interval, NonNegative, Number
 
 
 @dataclass(frozen=True)
-class Draws(Knobs):
+class Draws(Checked):
     """The likeliest token (temperature 0), or a sample of the tempered distribution: of its top_k likeliest tokens (0:
     of all), of those the fewest whose probabilities reach top_p, and of those the ones that are at least min_p times as
     likely as the likeliest."""
 
-    temperature: Weight = 0.0
+    temperature: NonNegative = 0.0
     top_k: Number = 0
-    top_p: Annotated[float, In("(0, 1]")] = 1.0
-    min_p: Annotated[float, In("[0, 1)")] = 0.0
+    top_p: Annotated[float, Interval("(0, 1]")] = 1.0
+    min_p: Annotated[float, Interval("[0, 1)")] = 0.0
 
     def __call__(self, logits: Float[Tensor, "B W V"], noise: Noise) -> Int[Tensor, "B W"]:
         if self.temperature == 0:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Literal
 
-from conf.knobs import Count, In, Knobs, Weight
 from decoders import (
     CommitRule,
     Decoder,
@@ -31,13 +30,14 @@ from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream, load_causal
 from dllm.model import DiffusionLM
 from dllm.protocols import DenoisingLM, LanguageModel
+from dllm.validation import Checked, Count, Interval, NonNegative
 from parallelbench.methods.autoregressive import CausalGenerator, check_causal
 from parallelbench.methods.running import check_blocks
 from parallelbench.run.generator import DiffusionGenerator, Generator, in_batches
 
 
 @dataclass(frozen=True)
-class PromptLookup(Knobs):
+class PromptLookup(Checked):
     """Prompt lookup decoding (Saxena 2023): the up to `num_tokens` tokens behind the first earlier place of the longest
     n-gram, of at most `max_ngram`, that the text now ends with are drafted; a forward over them keeps those that greedy
     decoding would give, and one more."""
@@ -53,7 +53,7 @@ class PromptLookup(Knobs):
 
 
 @dataclass(frozen=True)
-class SelfSpec(Knobs):
+class SelfSpec(Checked):
     """One forward a round, of a model with a causal mode and MASKs that draft: it verifies the drafts of the round
     before, and its MASKs draft the next ones behind each number of them that may be accepted.
 
@@ -65,8 +65,8 @@ class SelfSpec(Knobs):
 
     next: Literal["last", "all"] = "all"
     masks: Count | None = None
-    temperature: Weight = 0.0
-    top_p: Annotated[float, In("(0, 1]")] = 1.0
+    temperature: NonNegative = 0.0
+    top_p: Annotated[float, Interval("(0, 1]")] = 1.0
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
@@ -76,7 +76,7 @@ class SelfSpec(Knobs):
 
 
 @dataclass(frozen=True)
-class LinearSpec(Knobs):
+class LinearSpec(Checked):
     """Two forwards a round: one drafts, one verifies. Its drafting forward also computes the last settled column, which
     gives the next token for certain, so a round with c accepted drafts writes c + 2 tokens.
 
@@ -88,8 +88,8 @@ class LinearSpec(Knobs):
 
     verifier: str | None = None
     masks: Count | None = None
-    temperature: Weight = 0.0
-    top_p: Annotated[float, In("(0, 1]")] = 1.0
+    temperature: NonNegative = 0.0
+    top_p: Annotated[float, Interval("(0, 1]")] = 1.0
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
@@ -109,7 +109,7 @@ class LinearSpec(Knobs):
 
 
 @dataclass(frozen=True)
-class FreeDave(Knobs):
+class FreeDave(Checked):
     """The tokens of decoder=fixed (k=1) or decoder=threshold in fewer forwards, for diffusion models: a forward looks
     at `states` states of a row at once, those that the one before expects after none, one, two, ... more tokens, and
     goes on from the last that the model itself would have reached. Costs `states` times the columns.
@@ -146,7 +146,7 @@ class FreeDave(Knobs):
 
 
 @dataclass(frozen=True)
-class LoPA(Knobs):
+class LoPA(Checked):
     """A commit rule that looks ahead, for diffusion models: a forward looks at a row and at `branches` states beside
     it, each with one of the surest undecided tokens written, and goes on from that in which the model is surest of what
     is left. Costs up to `branches` + 1 times the columns. Nothing verifies the token, so it trades quality for speed.
@@ -159,7 +159,7 @@ class LoPA(Knobs):
     running: RunningSet | None = None
     rule: CommitRule = field(default_factory=Threshold)
     confidence: Confidence = "prob"
-    temperature: Weight = 0.0
+    temperature: NonNegative = 0.0
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from conf.knobs import shown
+from dllm.validation import shown
 from parallelbench.records.compat import as_written_today, first_paths, unstated_facts
 from parallelbench.records.facts import Facts
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json

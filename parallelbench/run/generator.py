@@ -9,16 +9,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from conf.knobs import Count, Knobs, Number, check_blocks
 from decoders import Decoder, FixedK, Generation, StopRule
 from decoders.compose import check_is_decoder
-from decoders.generate import Template, describe, encode, encode_template
+from decoders.generation import Template, describe, encode, encode_template
 from decoders.loop import DecodedRow, check_parts, decode_queue
 from decoders.noise import numbered
 from decoders.types import Turn, check_lengths, in_order, responses
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
+from dllm.validation import Checked, Count, Number, check_blocks
 from parallelbench.records.trace import Step
 from parallelbench.run.recorder import StepRecorder
 
@@ -26,7 +26,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Request(Knobs):
+class Request(Checked):
     """A chat prompt and how many tokens its answer may take.
 
     form: see `Sample`. draw: which sample of its prompt it asks for, from 0. None: equal ones of a call are numbered.
@@ -136,7 +136,7 @@ def lacks(model: object, protocol: type) -> str:
 
 
 @dataclass(frozen=True)
-class DiffusionGenerator(Knobs):
+class DiffusionGenerator(Checked):
     """Decodes with the one denoising loop, in blocks of `block_len`, or with another that takes its arguments. Checks
     at construction that model, decoder and cache fit.
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from conf.knobs import Count, Number, check
 from decoders.noise import numbered
+from dllm.validation import Count, Number, check
 from parallelbench.run.generator import Generator, Request, Traceable
 from parallelbench.tasks import Sample, Task
 from parallelbench.tasks.base import PLACE

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from conf.knobs import Count, Knobs, shown
+from dllm.validation import Checked, Count, shown
 from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, first_wording, train_draw
 from parallelbench.tasks.infilling import infilled
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
@@ -36,7 +36,7 @@ def named_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, DrawnTask]:
 
 
 @dataclass(frozen=True)
-class Suite(Knobs):
+class Suite(Checked):
     """What a run measures: built-in tasks by name, or any Task objects.
 
     tasks: `waiting_line/copy@2` is a task in its wording number 2; 0 is the first.

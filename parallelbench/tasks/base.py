@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol, cast, runtime_checkable
 
-from conf.knobs import Count, In, Knobs, check
+from dllm.validation import Checked, Count, Interval, check
 
 TRAIN_SEED_MIN = 2**31  # benchmark seeds are below, training seeds at or above
 HELD_OUT_BUCKETS = 16  # one prompt in 16 is the benchmark's
 PLACE = "suite.tasks.N"  # where a message names a task's setting; a run puts the task's number in
-Seed = Annotated[int, In(f"[0, {TRAIN_SEED_MIN})", "larger seeds belong to training")]  # of the benchmark
+Seed = Annotated[int, Interval(f"[0, {TRAIN_SEED_MIN})", "larger seeds belong to training")]  # of the benchmark
 
 
 @dataclass(frozen=True)
-class Sample(Knobs):
+class Sample(Checked):
     """One benchmark instance.
 
     data: all that the scorer needs (JSON values only).
@@ -158,7 +158,7 @@ def bench_samples(task: Drawable, limit: Count, seed: Seed) -> list[Sample]:
     return samples
 
 
-class Drawn(Knobs):
+class Drawn(Checked):
     """Base of tasks whose samples are instances that they draw themselves (`Drawable`)."""
 
     def samples(self, limit: int, seed: int) -> list[Sample]:

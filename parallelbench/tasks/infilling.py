@@ -8,7 +8,7 @@ operations alone, here each list has one.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from conf.knobs import Count, Knobs
+from dllm.validation import Checked, Count
 from parallelbench.tasks.base import ManyAnswers, Sample, Task
 from parallelbench.tasks.waiting_line import parse_strict, write_list
 
@@ -16,7 +16,7 @@ MASK = "[MASK]"
 
 
 @dataclass(frozen=True)
-class Infilled(Knobs):
+class Infilled(Checked):
     """A task whose answers are lists, `tokens` MASKs in the place of each item. Prompts, answers and scores are those
     of the task; the version says that the form was given."""
 

@@ -5,7 +5,7 @@ import logging
 import re
 from dataclasses import dataclass
 
-from conf.knobs import Count, Knobs
+from dllm.validation import Checked, Count
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.number import read_boxed, read_number
 from parallelbench.tasks.rows import Row, draw_rows
@@ -18,7 +18,7 @@ MATH_PROMPT = "{problem}\n\nWork it out step by step. Put the final answer, and 
 
 
 @dataclass(frozen=True)
-class Gsm8k(Knobs):
+class Gsm8k(Checked):
     """Grade-school mathematics: rows with `question`, and `answer` that ends in `#### N` or is a number of JSON.
 
     source: a JSONL file or a data set, see `draw_rows`.
@@ -57,7 +57,7 @@ class Gsm8k(Knobs):
 
 
 @dataclass(frozen=True)
-class Math(Knobs):
+class Math(Checked):
     """Competition mathematics: rows with `problem`, and `answer` or a `solution` with a \\boxed answer. Needs
     math-verify, which decides whether two LaTeX answers are the same.
 

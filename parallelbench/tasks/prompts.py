@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from conf.knobs import Count, Knobs
+from dllm.validation import Checked, Count
 from parallelbench.tasks.base import PLACE, Sample
 from parallelbench.tasks.mathematics import is_same
 from parallelbench.tasks.number import read_number
@@ -11,7 +11,7 @@ from parallelbench.tasks.rows import Row, draw_rows
 
 
 @dataclass(frozen=True)
-class Prompts(Knobs):
+class Prompts(Checked):
     """Rows with a prompt, and an answer where there is something to check.
 
     source, subset, split: a file or a data set, see `draw_rows`.

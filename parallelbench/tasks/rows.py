@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol, TextIO, cast, runtime_checkable
 
-from conf.knobs import Count, check
+from dllm.validation import Count, check
 from parallelbench.tasks.base import Sample, Task
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import numpy as np
 
-from conf.knobs import In
+from dllm.validation import Interval
 from parallelbench.tasks.base import Draw, Drawn, Sample, common
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
 
@@ -94,7 +94,7 @@ WORDINGS = {
     for operation, orders in ORDERS.items()
 }
 OPERATIONS = tuple(WORDINGS)
-People = Annotated[int, In("[2, 20]", "people in a waiting line")]
+People = Annotated[int, Interval("[2, 20]", "people in a waiting line")]
 
 
 @dataclass(frozen=True)

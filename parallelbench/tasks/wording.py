@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
 
-from conf.knobs import In, nearest, shown
+from dllm.validation import Interval, nearest, shown
 from parallelbench.tasks.base import Draw, Drawable, Drawn, ManyAnswers, Sample, Task, first_wording
 
-Wording = Annotated[int, In("[0, 99]", "the number of a task's wording, 0 is the first")]
+Wording = Annotated[int, Interval("[0, 99]", "the number of a task's wording, 0 is the first")]
 
 
 @runtime_checkable

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from conf.knobs import Count, Knobs, Share, Weight
 from dllm.protocols import Text
 from dllm.text import encode_text
 from dllm.training.objectives import Batch, collate
+from dllm.validation import Checked, Count, Fraction, NonNegative
 from parallelbench.tasks import named_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, Draw, train_draw
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
@@ -48,7 +48,7 @@ def phrases(templates: Sequence[int] = (0,), text_draws: int = 0, pictures: bool
 
 
 @dataclass(frozen=True)
-class TaskMixture(Knobs):
+class TaskMixture(Checked):
     """Instances of the benchmark's tasks.
 
     weights: how often each task is drawn.
@@ -61,12 +61,12 @@ class TaskMixture(Knobs):
     templates: the wordings, of which each row draws one.
     """
 
-    weights: Mapping[str, Weight]
+    weights: Mapping[str, NonNegative]
     batch_size: Count = 64
     seed: int = TRAIN_SEED_MIN
     lengths: Sequence[int] = (3, 4, 5, 6)
     long_lengths: Sequence[int] = (7, 8, 9, 10)
-    long_share: Share = 0.1
+    long_share: Fraction = 0.1
     response_lens: Sequence[int] | None = (24, 32, 40, 48)
     least_lens: Sequence[int] = (0,)
     templates: Sequence[int] = (0,)

@@ -17,9 +17,9 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from conf.knobs import Count, In, Knobs
 from dllm.text import encode_piece, encode_text
 from dllm.training.objectives import Batch, collate, join_batches, take_rows
+from dllm.validation import Checked, Count, Interval
 from parallelbench.tasks.base import is_held_out, question
 from parallelbench.tasks.rows import Row, is_file, rows_of, stored
 from parallelbench.training.mixture import special_ids
@@ -53,7 +53,7 @@ class Data(Protocol):
 
 
 @dataclass(frozen=True)
-class Rows(Knobs):
+class Rows(Checked):
     """Rows of a file or a hub data set.
 
     source: a file as `parallelbench.tasks.rows.read_file` takes it, or an id for `datasets.load_dataset`.
@@ -80,9 +80,9 @@ class Rows(Knobs):
     answer: str | None = "answer"
     messages: str | None = None
     text: str | None = None
-    limit: Annotated[int, In("[1, 9e18]")] | None = None
+    limit: Annotated[int, Interval("[1, 9e18]")] | None = None
     streamed: bool = False
-    max_length: Annotated[int, In("[2, 1e6]", "of a row, EOS included")] = 1024
+    max_length: Annotated[int, Interval("[2, 1e6]", "of a row, EOS included")] = 1024
     too_long: Literal["refuse", "drop", "cut"] = "refuse"
     pack: Count | None = None
     pack_to: Count = 32

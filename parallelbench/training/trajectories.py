@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from decoders.generate import encode
+from decoders.generation import encode
 from dllm.model import DiffusionLM
 from dllm.training.objectives import Batch, collate
 from parallelbench.records.record import NEVER, Run

@@ -6,7 +6,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-CONF = Path(__file__).parents[2] / "conf"  # by path: a folder `conf` of the user's must not shadow it
+PACKAGES = Path(__file__).parents[2]
+_WITHIN = PACKAGES / "parallelbench" / "conf"  # where it is installed
+CONF = _WITHIN if _WITHIN.exists() else PACKAGES / "conf"  # by path: a folder `conf` of the user's must not shadow it
 GROUPS = ("model", "decoder", "cache", "stop", "suite")
 LISTED = (*GROUPS, "launcher", "sink", "experiment")
 RUN = "run"

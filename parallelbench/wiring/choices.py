@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from conf.knobs import nearest
+from dllm.validation import nearest
 from parallelbench.tasks import named_tasks
 from parallelbench.tasks.base import Task, question
 from parallelbench.wiring.catalogue import LISTED, folder, options, settings, verified

@@ -11,7 +11,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.knobs import shown
+from dllm.validation import shown
 from parallelbench.records.facts import flatten
 from parallelbench.records.record import Run
 from parallelbench.wiring.catalogue import GROUPS, settings

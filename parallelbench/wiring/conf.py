@@ -1,6 +1,5 @@
 """The conf folder, and what every reader of it needs: parts as objects, settings as values, errors in one sentence."""
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,8 +13,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import decoders
+import dllm
 import parallelbench
-from conf.knobs import at_home, shown
+from dllm.validation import at_home, shown
 from parallelbench.records.compat import public_paths
 from parallelbench.records.files import os_sentence
 from parallelbench.report.options import Untrusted
@@ -101,11 +102,8 @@ def known_targets(groups: tuple[str, ...]) -> frozenset[str]:
     """The classes that our packages export, and all that the files of these groups of conf/ name."""
     files = (file for group in groups for file in (CONF / group).rglob("*.yaml"))
     named = {name for file in files for name in re.findall(r"_target_: ([\w.]+)", file.read_text(encoding="utf-8"))}
-    for package in ("decoders", "dllm"):
-        tree = ast.parse((CONF.parent / package / "__init__.py").read_text(encoding="utf-8"))
-        imported = (one.name for node in tree.body if isinstance(node, ast.ImportFrom) for one in node.names)
-        named |= {f"{package}.{name}" for name in imported if name[0].isupper() and not name.isupper()}
-    return frozenset(named | {f"parallelbench.{name}" for names in parallelbench.PUBLIC.values() for name in names})
+    exported = {f"{package.__name__}.{name}" for package in (decoders, dllm, parallelbench) for name in package.__all__}
+    return frozenset(named | {path for path in exported if re.search(r"\.[A-Z]\w*[a-z]\w*$", path)})
 
 
 def searched(config_dir: Path | None) -> list[str]:

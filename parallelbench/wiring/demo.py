@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conf.knobs import nearest
+from dllm.validation import nearest
 from parallelbench.records.files import check_picture, replace_file
 from parallelbench.records.record import Record
 from parallelbench.records.trace import Trace

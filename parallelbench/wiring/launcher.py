@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
-from conf.knobs import Count, Number, check
+from dllm.validation import Count, Number, check
 from parallelbench.wiring.clusters import SRUN, ray_jobs
 from parallelbench.wiring.config import Outcome, decode_config
 from parallelbench.wiring.pool import Died, Report, Worker, devices, run_jobs, share_out

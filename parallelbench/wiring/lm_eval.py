@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from decoders import Generation
 from decoders.filters import Temperature, TopK, TopP
-from decoders.generate import describe, encode
+from decoders.generation import describe, encode
 from decoders.noise import numbered
 from dllm.model import DiffusionLM
 from dllm.text import encode_piece, render_chat

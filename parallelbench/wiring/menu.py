@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from textwrap import wrap
 
-from conf.knobs import nearest, shown
+from dllm.validation import nearest, shown
 from parallelbench.records.record import find_runs
 
 WIDTH = 100  # characters of a line

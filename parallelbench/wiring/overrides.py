@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from conf.knobs import Count, Knobs, Number, check_blocks, check_named, shown
+from dllm.validation import Checked, Count, Number, check_blocks, check_named, shown
 from parallelbench.records.facts import flatten
 from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF, RUN, options
@@ -34,7 +34,7 @@ MOST_JOBS = 10_000  # of a sweep
 
 
 @dataclass(frozen=True)
-class Settings(Knobs):
+class Settings(Checked):
     """The plain keys of conf/run.yaml. null: each sample's own budget, the whole response, masks alone, a folder by its
     config."""
 

@@ -14,15 +14,14 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from conf import knobs
-from conf.knobs import Knobs, nearest, wanted
+from dllm import validation
+from dllm.validation import Checked, nearest, wanted
 from parallelbench.tasks import Reworded, named_task, named_tasks
 from parallelbench.tasks.base import question
-from parallelbench.wiring.catalogue import CONF, LISTED, comments, folder, options
+from parallelbench.wiring.catalogue import CONF, LISTED, PACKAGES, comments, folder, options
 from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import WIDTH, table
 
-ROOT = CONF.parent
 OURS = ("decoders", "dllm", "parallelbench")
 FULL = 95  # characters of a line of a docstring from which on the next goes on
 KINDS = ("task", *LISTED)
@@ -162,12 +161,12 @@ def described(target: str) -> tuple[str, dict[str, tuple[str, str]]]:
 
 @cache
 def outline(target: str) -> type:
-    """What of one of our classes `conf.knobs.check` wants: its name, and what its fields take where they are checked.
-    Read from its source, since it would take seconds to import."""
+    """What of one of our classes `dllm.validation.check` wants: its name, and what its fields take where they are
+    checked. Read from its source, since it would take seconds to import."""
     package, _, name = target.rpartition(".")
     node = None if name == "Knobs" else _source(target)
     if not isinstance(node, ast.ClassDef):
-        return Knobs if name == "Knobs" else object
+        return Checked if name == "Knobs" else object
     bases = [outline(f"{package}.{base.id}") for base in node.bases if isinstance(base, ast.Name)]
     checked = tuple(base for base in bases if base is not object)
     kinds = {key: _kind(kind, _named_kinds()) for key, kind, _ in _fields(node)} if checked else {}
@@ -175,10 +174,10 @@ def outline(target: str) -> type:
 
 
 def _kind(text: str, named: Mapping[str, Any]) -> Any:
-    """An annotation of a source. named: what it may name beside all of `conf.knobs`. Any where it names something else:
-    a part, whose own fields are checked."""
+    """An annotation of a source. named: what it may name besides all of `dllm.validation`. Any where it names something
+    else: a part, whose own fields are checked."""
     try:
-        return eval(text, {**vars(knobs), **named})
+        return eval(text, {**vars(validation), **named})
     except NameError:
         return Any
 
@@ -193,7 +192,7 @@ def _named_kinds() -> dict[str, Any]:
 
 @cache
 def _texts(package: str) -> list[str]:
-    return [file.read_text(encoding="utf-8") for file in sorted((ROOT / package).rglob("*.py"))]
+    return [file.read_text(encoding="utf-8") for file in sorted((PACKAGES / package).rglob("*.py"))]
 
 
 def _source(target: str) -> ast.ClassDef | ast.FunctionDef | None:
@@ -234,7 +233,7 @@ def _grid(file: Path) -> list[str]:
 
 def _shipped(content: Mapping[str, Any]) -> list[str]:
     """What the folder of a model that comes with this package says of it."""
-    folder = ROOT / "dllm" / "assets" / str(content.get("name_or_path", ""))
+    folder = PACKAGES / "dllm" / "assets" / str(content.get("name_or_path", ""))
     if not content.get("name_or_path") or not (folder / "config.json").exists():
         return []
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dllm
 from decoders import StrictEos
-from decoders.generate import encode
+from decoders.generation import encode
 from decoders.loop import decode_queue
 from parallelbench.report.options import split_options
 from parallelbench.tasks import builtin_tasks

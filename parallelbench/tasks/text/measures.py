@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from conf.knobs import Knobs
+from dllm.validation import Checked
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
@@ -83,7 +83,7 @@ def novelty(prediction: str, source: str) -> float:
 
 
 @dataclass(frozen=True)
-class BertScore(Knobs):
+class BertScore(Checked):
     """BERTScore F1 (arXiv 1904.09675) with a model at `path`, without idf weights and rescaling.
 
     The hidden layer is the one tuned for the model's name (17 for roberta-large, which the published scores use).

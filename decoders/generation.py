@@ -7,7 +7,6 @@ from typing import cast
 
 from tqdm import tqdm
 
-from conf.knobs import Count, Number, Token, check, named
 from decoders.compose import Decoder, check_is_decoder
 from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode_queue
 from decoders.noise import row_seeds
@@ -19,6 +18,7 @@ from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
 from dllm.protocols import DenoisingLM, LanguageModel, Text, check_is_denoiser
 from dllm.text import encode_piece
+from dllm.validation import Count, Number, Token, check, named
 
 Prompt = Text | Sequence[Token]  # raw text, chat messages, or token ids
 Template = str | Sequence[str | Number]  # text with [MASK] per token to decode, or fixed texts and numbers of tokens

@@ -23,7 +23,6 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from conf.knobs import check
 from dllm.adapter import add_mask, attach_all, brings_mask, is_attached
 from dllm.canvases import CanvasLM
 from dllm.checkpoint import (
@@ -54,6 +53,7 @@ from dllm.layers import use_fast_products_
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
 from dllm.spec import SPEC_FILE, ModelSpec
+from dllm.validation import check
 from dllm.vision.dimple import DimpleBackbone
 from dllm.vision.seeing import VisionLM, read_processor
 

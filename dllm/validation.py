@@ -1,6 +1,6 @@
 """What a value may be, declared where it is declared and checked when it is given.
 
-A dataclass that derives from `Knobs` refuses at construction what the annotations of its fields do not allow, and a
+A dataclass that derives from `Checked` refuses at construction what the annotations of its fields do not allow, and a
 function asks `check` about its arguments. `int` takes no fraction and no bool, `float` neither NaN nor infinity nor
 what is beyond a million, `Literal` one of its values, a class its instances; `Annotated[float, In("(0, 1]")]` an
 interval, `Callable` what can be called. Protocols that exist for type checkers alone allow everything.
@@ -22,7 +22,7 @@ SHOWN = 80  # characters of a refused value
 
 
 @dataclass(frozen=True)
-class In:
+class Interval:
     """The numbers of an interval in the notation of mathematics, such as "[0, 1)". why: what a refusal adds in
     brackets."""
 
@@ -34,7 +34,7 @@ class In:
         low, high = map(float, self.interval[1:-1].split(","))
         return low, high
 
-    def __contains__(self, number: float) -> bool:
+    def __contains__(self, number: int | float) -> bool:
         low, high = self.ends
         begins = number > low if self.interval[0] == "(" else number >= low
         return begins and (number < high if self.interval[-1] == ")" else number <= high)
@@ -43,15 +43,16 @@ class In:
         return f"in {self.interval}" + (f" ({self.why})" if self.why else "")
 
 
-Share = Annotated[float, In("[0, 1]")]
-Weight = Annotated[float, In("[0, 1e6]")]
-Positive = Annotated[float, In("(0, 1e6]")]
-Scale = Annotated[float, In("[1e-6, 1e6]")]  # to divide by
-Count = Annotated[int, In("[1, 1e6]")]
-Number = Annotated[int, In("[0, 1e6]")]
-Token = Annotated[int, In("[0, 9e18]")]  # of a vocabulary, or beyond it a picture's column
+Fraction = Annotated[float, Interval("[0, 1]")]
+NonNegative = Annotated[float, Interval("[0, 1e6]")]
+Positive = Annotated[float, Interval("(0, 1e6]")]
+Scale = Annotated[float, Interval("[1e-6, 1e6]")]  # to divide by
+Count = Annotated[int, Interval("[1, 1e6]")]
+Number = Annotated[int, Interval("[0, 1e6]")]
+Token = Annotated[int, Interval("[0, 9e18]")]  # of a vocabulary, or beyond it a picture's column
 
-REASONABLE = {int: In("[-9e18, 9e18]"), float: In("[-1e6, 1e6]")}  # tensors hold them, and float32 a float's square
+# Tensors hold these whole numbers, and float32 the square of these fractions.
+REASONABLE = {int: Interval("[-9e18, 9e18]"), float: Interval("[-1e6, 1e6]")}
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
@@ -59,7 +60,7 @@ class WrongType(TypeError, ValueError):
     """A value of another type than the declared one. As every mistake of a user's it is a ValueError too."""
 
 
-class Knobs:
+class Checked:
     """Base of frozen dataclasses whose fields are checked at construction."""
 
     def __post_init__(self) -> None:
