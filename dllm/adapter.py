@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dllm.checkpoint import ASSETS
+from dllm.checkpoint import ASSETS, IN_THE_REPOSITORY, check_folder
 from dllm.converted.fields import Fields
 from dllm.layers import Gate, lora_layers
 from dllm.model import DiffusionLM
@@ -126,8 +126,12 @@ def add_mask(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, toke
 
 
 def find_adapters(folders: str | Path | Sequence[str | Path] | None) -> list[Path]:
-    """The folders of adapters, each given by its folder or as the name of a shipped one."""
+    """The folders of adapters, each given by its folder or as the name of a shipped one. Raises ValueError for one that
+    the wheel leaves out."""
     several = [folders] if isinstance(folders, str | Path) else list(folders or ())
+    for one in several:
+        if str(one) in IN_THE_REPOSITORY:
+            check_folder(str(one))
     return [ASSETS / str(one) if (ASSETS / str(one) / CONFIG).is_file() else Path(one) for one in several]
 
 

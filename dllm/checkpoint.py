@@ -22,6 +22,9 @@ from dllm.spec import SPEC_FILE
 from dllm.validation import shown
 
 ASSETS = Path(__file__).parent / "assets"
+IN_THE_REPOSITORY = ("smollm2-ar", "smollm2-block", "smollm2-draft", "tiny-dparallel", "tiny-uniform")
+"""Shipped models that are in the repository's assets and, for their size, not in the wheel."""
+
 FETCHED = ("smollm2", "qwen-coder")  # folders of models/ that dllm.training.fetch makes
 HUB = ("revision", "token", "cache_dir", "local_files_only")  # where the files are; config and tokenizer need it too
 ELSEWHERE = {"variant", "subfolder", "state_dict"}  # arguments by which weights are in other files
@@ -55,6 +58,11 @@ def check_folder(name: str) -> None:
     parts = Path(name).parts
     if os.path.exists(name) or os.path.isdir(ASSETS / name):
         return
+    if name in IN_THE_REPOSITORY:
+        raise ValueError(
+            f"the weights of {name} are in the repository and not in the installed wheel; clone it and install it by "
+            f"`pip install -e .`, or give the path of its folder dllm/assets/{name}"
+        )
     if parts[:1] == ("models",):
         made = parts[-1] in FETCHED
         how = f"make it: python -m dllm.training.fetch {parts[-1]} (docs/training.md)" if made else "give one that is"

@@ -10,6 +10,7 @@ from dllm.causal import load_causal
 from dllm.checkpoint import (
     ASSETS,
     HUB,
+    IN_THE_REPOSITORY,
     check_folder,
     find_file,
     raw_config,
@@ -59,7 +60,7 @@ def load(name_or_path: str | Path, *, guidance: NonNegative | None = None, **opt
 
 
 def _check_spelling(name: str) -> None:
-    shipped = sorted(path.name for path in ASSETS.iterdir())
+    shipped = sorted({*IN_THE_REPOSITORY, *(path.name for path in ASSETS.iterdir())})
     near = get_close_matches(name.replace("_", "-"), shipped, 1, cutoff=0.8)
     if near and name not in shipped and "/" not in name and not Path(name).exists():
         raise ValueError(f"there is no model {name!r}; the nearest shipped one is {near[0]!r}")

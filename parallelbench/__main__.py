@@ -30,7 +30,7 @@ def _main(words: Sequence[str]) -> None:
         print(menu.analyses())
     else:
         name, rest = menu.find(words)
-        if name != "run" and any(word in HELP for word in rest):
+        if name not in ("run", *menu.TRAINS) and any(word in HELP for word in rest):
             print(menu.help_of(name))
             return
         if name == "lm_eval" and find_spec("lm_eval") is None:

@@ -238,7 +238,7 @@ def test_analyses_of_runs_from_the_command_line(cli, tmp_path: Path) -> None:
     scores = {row["score"]: row for row in csv.DictReader((tmp_path / "pbx" / "runs.csv").read_text().splitlines())}
     tpf = {name: float(scores["pb75_tpf"][name]) for name in ("value", "ci_low", "ci_high")}
     assert tpf["value"] == pytest.approx(1.5 + 1.5 / 2) and tpf["ci_low"] < tpf["value"] < tpf["ci_high"]
-    assert {"pbx.md", "runs.png", "runs.svg"} <= {path.name for path in (tmp_path / "pbx").iterdir()}
+    assert {"pbx.md", "runs.png"} <= {path.name for path in (tmp_path / "pbx").iterdir()}
 
     code, out, _ = cli("analyze", "oracle", "runs", "out_dir=oracle")
     assert code == 0 and re.search(r"\noracle +100.0 \[96.3, 100.0\] +6.40 ", out)  # 0.6 x 4 + 0.3 x 8 + 0.1 x 16

@@ -13,7 +13,7 @@ from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
-from parallelbench.report.options import split_options, suite_runs
+from parallelbench.report.options import figure_formats, split_options, suite_runs
 from parallelbench.stats.curves import curve_names, places, run_names, shown_knobs
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Marks, Paired, marks, pair
@@ -36,8 +36,9 @@ class Row(Marks):
 
 
 def main(arguments: Sequence[str]) -> str:
-    """Writes oracle.csv, oracle.md and oracle.png (as SVG too)."""
-    paths, options = split_options(arguments, {"out_dir": "results/oracle"})
+    """Writes oracle.csv, oracle.md and oracle.png."""
+    paths, options = split_options(arguments, {"out_dir": "results/oracle", "figures": "png"})
+    kinds = figure_formats(options["figures"])
     runs = suite_runs(paths)
     paired = pair(runs)
     strategies = curve_names(run_names(runs), runs)
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> str:
         for label, rows in ((name, by_task[ALL][:-1]), (f"{ORACLE} of {name}", by_task[ALL][-1:])):
             curves[label] = (np.array([row.tpf.value for row in rows]), np.array([row.score.value for row in rows]))
     title = f"{runs[0].info['model']}: one knob for all samples, and the best for each"
-    plots.save(plots.tradeoff({"tokens before EOS per forward (TPF)": curves}, title), out_dir / "oracle")
+    plots.save(plots.tradeoff({"tokens before EOS per forward (TPF)": curves}, title), out_dir / "oracle", kinds)
     write_csv(out_dir / "oracle.csv", _lines(tables))
     return write_text(out_dir / "oracle.md", _markdown(runs, tables))
 

@@ -16,7 +16,7 @@ from parallelbench.records.record import Record, Run
 from parallelbench.report import plots
 from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 from parallelbench.report.markdown import csv_lines, table
-from parallelbench.report.options import Untrusted, split_options, suite_runs, whole_number, yes_or_no
+from parallelbench.report.options import Untrusted, figure_formats, split_options, suite_runs, whole_number, yes_or_no
 from parallelbench.report.plots import exact
 from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
@@ -24,7 +24,7 @@ from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import measure
 
-OPTIONS = {"samples": "100", "out_dir": "results/frontier", "trust": "false"}
+OPTIONS = {"samples": "100", "out_dir": "results/frontier", "trust": "false", "figures": "png"}
 PRICES = np.concatenate([[0], np.geomspace(1e-3, 4, 80)])  # of a forward, in accuracy
 MAX_CURVES = 8  # more are drawn alike
 
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any], bool
     """Writes frontier.csv, bounds.csv, report.md and two figures; returns the report."""
     paths, options = split_options(arguments, OPTIONS)
     samples, trust = whole_number("samples", options["samples"]), yes_or_no("trust", options["trust"])
+    kinds = figure_formats(options["figures"])
     runs = suite_runs(paths)
     parts = [_parts(run, lambda config: build_part(config, trust)) for run in runs]
     out_dir = out_folder(options["out_dir"])
@@ -98,8 +99,8 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any], bool
     write_csv(out_dir / "frontier.csv", csv_lines(points), "\n")
     write_csv(out_dir / "bounds.csv", csv_lines(bests), "\n")
     curves = dict(zip(names, curve_names(names, runs), strict=True))
-    plots.save(_score_figure(points, shapes, values, curves), out_dir / "frontier")
-    plots.save(_bits_figure(bests), out_dir / "kl_bounds")
+    plots.save(_score_figure(points, shapes, values, curves), out_dir / "frontier", kinds)
+    plots.save(_bits_figure(bests), out_dir / "kl_bounds", kinds)
     return write_text(out_dir / "report.md", _markdown(points, bests, refused))
 
 

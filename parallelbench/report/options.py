@@ -9,6 +9,8 @@ from pathlib import Path
 from parallelbench.records.files import in_short
 from parallelbench.records.record import Run, readable_runs
 
+FIGURES = ("png", "svg", "pdf")
+
 
 class Untrusted(ValueError):
     """What a stored config says is not done, since it could do more than describe a run."""
@@ -19,6 +21,15 @@ def whole_number(name: str, text: str, least: int = 1) -> int:
     if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
         raise ValueError(f"{name}={text}; give a whole number in [{least}, 999999]")
     return int(text)
+
+
+def figure_formats(text: str) -> tuple[str, ...]:
+    """The option figures=png,pdf. Raises ValueError for a format that no figure is written in."""
+    kinds = tuple(text.split(","))
+    for kind in kinds:
+        if kind not in FIGURES:
+            raise ValueError(f"figures={text}; give one or more of {','.join(FIGURES)}")
+    return kinds
 
 
 def yes_or_no(name: str, text: str) -> bool:
@@ -49,11 +60,11 @@ def split_options(
 
 
 def with_tables(
-    arguments: Sequence[str], out_dir: str, to_do: str
+    arguments: Sequence[str], out_dir: str, to_do: str, **more: str
 ) -> tuple[list[Path], list[Path], list[Path], dict[str, str]]:
     """Paths, the CSV and the leaderboard files that options name, and the options, of commands that read published
-    tables. Raises ValueError without any of them."""
-    defaults = {"csv": "", "leaderboard": "", "generation": "", "out_dir": out_dir}
+    tables. more: options of the command with their defaults. Raises ValueError without any of them."""
+    defaults = {"csv": "", "leaderboard": "", "generation": "", "out_dir": out_dir, **more}
     paths, options = split_options(arguments, defaults, needs_paths=False)
     csvs, boards = ([Path(name) for name in options[key].split(",") if name] for key in ("csv", "leaderboard"))
     if not (paths or csvs or boards):

@@ -8,7 +8,7 @@ from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
-from parallelbench.report.options import suite_runs, with_tables
+from parallelbench.report.options import figure_formats, suite_runs, with_tables
 from parallelbench.stats.curves import curve_names, places, run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.paired import Marks, Means, marks, means, pair
@@ -20,8 +20,9 @@ NOT_COMPARABLE = "Not comparable with published numbers: {}."
 
 
 def main(arguments: Sequence[str]) -> str:
-    """Writes pbx.csv and pbx.md and, for what is given, published.png and runs.csv, runs.png (all plots as SVG too)."""
-    paths, csvs, boards, options = with_tables(arguments, "results/pbx", "score")
+    """Writes pbx.csv and pbx.md and, for what is given, published.png and runs.csv and runs.png."""
+    paths, csvs, boards, options = with_tables(arguments, "results/pbx", "score", figures="png")
+    kinds = figure_formats(options["figures"])
     runs = suite_runs(paths) if paths else []
     alone = bool(runs) and not (csvs or boards)
     given = options["generation"] or (runs[0].facts.generation or "v2" if alone else None)
@@ -53,14 +54,14 @@ def main(arguments: Sequence[str]) -> str:
                 at = {name: at for name, at in places(strategies).items() if name in beside}
                 drawn |= {f"{model} {name}": (resampled.tps[0, i], resampled.score[0, i]) for name, i in at.items()}
             figure = plots.tradeoff({"tokens per step": drawn}, f"ParallelBench {generation}: mean score against speed")
-            plots.save(figure, out_dir / "published")
+            plots.save(figure, out_dir / "published", kinds)
             text += ["![published curves](published.png)", ""]
     if paired and resampled:
         panels = {
             "response columns per forward (TPS)": _curves(strategies, resampled.tps, resampled.score),
             "tokens before EOS per forward (TPF)": _curves(strategies, resampled.tpf, resampled.score),
         }
-        plots.save(plots.tradeoff(panels, f"{model}: mean score over tasks against speed"), out_dir / "runs")
+        plots.save(plots.tradeoff(panels, f"{model}: mean score over tasks against speed"), out_dir / "runs", kinds)
         write_csv(out_dir / "runs.csv", _lines(model, runs[0].info["choices"]["suite"], sweeps))
         text += _own_section(runs, sweeps, resampled, marks(paired), apart, generation)
     markdown = "\n".join(["# Scores of sweeps", "", *text, LEGEND, ""])

@@ -13,7 +13,7 @@ from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.drafts import draft_lines
 from parallelbench.report.markdown import table
-from parallelbench.report.options import split_options, suite_runs
+from parallelbench.report.options import figure_formats, split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.report.sections.equal_quality import equal_quality_lines
 from parallelbench.report.sections.rewording import wording_lines
@@ -41,16 +41,19 @@ TASK_PLOTS = """![score per task](tasks.png)
 
 def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
     """Reports all runs at or below the folders; names what it skips on stderr. Returns how the report begins."""
-    paths, options = split_options(arguments, {"out_dir": "results/report"})
+    paths, options = split_options(arguments, {"out_dir": "results/report", "figures": "png"})
+    kinds = figure_formats(options["figures"])
     runs = suite_runs(paths)
     out_dir = Path(options["out_dir"])
-    text = write_report(runs, out_dir, command).partition(PER_TASK)[0]
+    text = write_report(runs, out_dir, command, kinds).partition(PER_TASK)[0]
     return f"{text}scores per task, plots and samples: open\n{out_dir / 'report.html'}"
 
 
-def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str]) -> str:
+def write_report(
+    runs: Sequence[Run], out_dir: Path, command: Callable[[Run], str], kinds: Sequence[str] = ("png",)
+) -> str:
     """Writes report.html, report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown. command:
-    what makes a run again.
+    what makes a run again. kinds: formats of the plots.
 
     Unfinished runs lack whole tasks, so beside finished ones they are only named; alone they are reported as they are.
     Raises ValueError for runs without samples, or runs that cannot be compared because their tasks' versions differ.
@@ -82,7 +85,7 @@ def write_report(runs: Sequence[Run], out_dir: Path, command: Callable[[Run], st
     bar = tqdm(desc="report", total=4 + 2 * (not many) + bool(caches), unit="file", leave=False, disable=None)
 
     def save(figure: Any, name: str) -> None:
-        plots.save(figure, out_dir / name)
+        plots.save(figure, out_dir / name, kinds)
         bar.update()
 
     if single:

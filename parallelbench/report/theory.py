@@ -13,7 +13,7 @@ import dllm
 from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.report import plots
 from parallelbench.report.markdown import csv_lines, table
-from parallelbench.report.options import split_options, whole_number
+from parallelbench.report.options import figure_formats, split_options, whole_number
 from parallelbench.report.plots import exact
 from parallelbench.report.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
 from parallelbench.stats.bounds import TASKS, threshold_accuracy
@@ -25,6 +25,7 @@ OPTIONS = {
     "samples": "2000",
     "tiny": "100",
     "out_dir": "results/theory",
+    "figures": "png",
 }
 GAMMAS = (0.3, 0.4, 0.49, 0.51, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> str:
     if largest > max(lengths):
         raise ValueError(f"k={largest} items per step, but the longest list has n={max(lengths)}; give k of 1 to n")
     samples, shipped = whole_number("samples", options["samples"]), whole_number("tiny", options["tiny"], 0)
+    kinds = figure_formats(options["figures"])
     out_dir = out_folder(options["out_dir"])
 
     began = time.perf_counter()
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str]) -> str:
     for name, lines in (("theory", cells), ("thresholds", edges), ("tiny", rows)):
         if lines:
             write_csv(out_dir / f"{name}.csv", csv_lines(lines), "\n")
-    figures = _figures(cells, edges, rows, out_dir)
+    figures = _figures(cells, edges, rows, out_dir, kinds)
     text = _markdown(cells, edges, rows, figures)
     replace_file(out_dir / "report.md", text)
     return f"{text}\n{out_dir / 'report.md'}: {time.perf_counter() - began:.0f} s"
@@ -102,7 +104,7 @@ PANELS = {  # Figure 2: name, task, tau
 
 
 def _figures(
-    cells: Sequence[Cell], edges: Sequence[Edge], rows: Sequence[Shipped], out_dir: Path
+    cells: Sequence[Cell], edges: Sequence[Edge], rows: Sequence[Shipped], out_dir: Path, kinds: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Saves Figure 2's panels; returns (caption, file) of those for which there are cells."""
     figures = []
@@ -112,7 +114,7 @@ def _figures(
         series = list(_panel(chosen, beside))
         if series:
             caption = f"{task.replace('_', ' ')}, {'sampling (tau = 1)' if tau else 'greedy (tau = 0)'}"
-            plots.save(plots.shares_over(series, "items n", caption), out_dir / name)
+            plots.save(plots.shares_over(series, "items n", caption), out_dir / name, kinds)
             figures.append((caption, f"{name}.png"))
     longest = max(one.n for one in edges)
     series = []
@@ -124,7 +126,7 @@ def _figures(
         series.append(plots.Series(f"{task}, ideal model", ideal, color, "filled"))
     if series:
         caption = f"greedy with a confidence threshold, n = {longest}"
-        plots.save(plots.shares_over(series, "threshold gamma", caption), out_dir / "fig2e")
+        plots.save(plots.shares_over(series, "threshold gamma", caption), out_dir / "fig2e", kinds)
         figures.append((caption, "fig2e.png"))
     return figures
 

@@ -40,6 +40,7 @@ TABLES = {
     "leaderboard": "FILE,... the leaderboard site's MODEL.json",
     "generation": "v1 or v2 of ParallelBench, where the files do not say it",
 }
+FIGURES = {"figures": "formats of the plots, such as png,pdf; png"}
 TRUST = {"trust": "true makes whatever the config of a run names, not only parts of this package; false"}
 COMMANDS = {
     "run": Command(
@@ -53,7 +54,7 @@ COMMANDS = {
         "report.report",
         "DIR ...",
         "page, tables and plots of all runs at or below the directories",
-        {"out_dir": "folder to write; results/report"},
+        {"out_dir": "folder to write; results/report", **FIGURES},
         handed="command.command",
     ),
     "score": Command(
@@ -115,6 +116,36 @@ COMMANDS = {
         {"config_dir": "folder with options of your own"},
         reads_runs=False,
     ),
+    "train": Command(
+        "commands.train",
+        "KEY=VALUE ...",
+        "train a model from random weights, or any causal LM or dLLM on your rows: docs/training.md",
+        reads_runs=False,
+    ),
+    "distill": Command(
+        "commands.distill",
+        "KEY=VALUE ...",
+        "train a model on its own correct decodes, or on a causal LM's",
+        reads_runs=False,
+    ),
+    "answer": Command(
+        "commands.answer",
+        "KEY=VALUE ...",
+        "answers of a causal LM to prompts, as rows to train on",
+        reads_runs=False,
+    ),
+    "collect_traces": Command(
+        "commands.collect_traces",
+        "KEY=VALUE ...",
+        "what a decoder sees at each step, as rows to train a filter on",
+        reads_runs=False,
+    ),
+    "train_filter": Command(
+        "commands.train_filter",
+        "KEY=VALUE ...",
+        "train a filter of Learn2PD's kind on recorded decodes",
+        reads_runs=False,
+    ),
     "completion": Command(
         "wiring.completion",
         "bash|zsh",
@@ -132,6 +163,7 @@ COMMANDS = {
             "samples": "of an ideal model; 2000",
             "tiny": "samples of the shipped model; 100",
             "out_dir": "folder to write; results/theory",
+            **FIGURES,
         },
         reads_runs=False,
     ),
@@ -139,14 +171,14 @@ COMMANDS = {
         "report.best_possible",
         "RUN ...",
         "score against forwards of runs beside the best possible",
-        {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier", **TRUST},
+        {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier", **FIGURES, **TRUST},
         handed="conf.build_part",
     ),
     "analyze pbx": Command(
         "report.pbx",
         "[RUN ...]",
         "PBx, AUP and Pareto front of sweeps",
-        TABLES | {"out_dir": "folder to write; results/pbx"},
+        TABLES | {"out_dir": "folder to write; results/pbx"} | FIGURES,
     ),
     "analyze compare": Command(
         "report.compare",
@@ -159,7 +191,7 @@ COMMANDS = {
         "report.best_knob",
         "RUN ...",
         "the best knob for each sample: what a choice per sample could gain over one for all",
-        {"out_dir": "folder to write; results/oracle"},
+        {"out_dir": "folder to write; results/oracle", **FIGURES},
     ),
     "analyze order": Command(
         "report.decoding_order",
@@ -168,7 +200,8 @@ COMMANDS = {
         {"out_dir": "folder to write; results/order"},
     ),
 }
-PASSED_ON = ("run", "demo", "lm_eval")  # they read words of their own
+TRAINS = tuple(name for name, command in COMMANDS.items() if command.module.startswith("commands."))
+PASSED_ON = ("run", "demo", "lm_eval", *TRAINS)  # they read words of their own
 NAMES = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))  # as they are typed first
 
 

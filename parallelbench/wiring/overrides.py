@@ -27,7 +27,7 @@ from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF, RUN, options
 from parallelbench.wiring.conf import in_one_sentence, make_part, searched, sentence
 from parallelbench.wiring.exits import explained
-from parallelbench.wiring.menu import VALUED, understood
+from parallelbench.wiring.menu import VALUED
 from parallelbench.wiring.show import outline
 
 MOST_JOBS = 10_000  # of a sweep
@@ -77,9 +77,9 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
                     check_values(other, fits)
 
 
-def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
-    """Calls the work of scripts/ROOT.py with conf/ROOT.yaml as the command line sets it. Ends with a sentence and an
-    exit code as `explained` does, also for a setting or option that does not exist."""
+def run_command(root: str, arguments: Sequence[str], work: Callable[[DictConfig], None]) -> None:
+    """Calls the work of a command with conf/ROOT.yaml as the command line sets it. Ends with a sentence and an exit
+    code as `explained` does, also for a setting or option that does not exist."""
 
     @wraps(work)
     def task(config: DictConfig) -> None:
@@ -90,7 +90,7 @@ def run_script(root: str, work: Callable[[DictConfig], None]) -> None:
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     with explained():
-        sys.argv[1:] = understood(sys.argv[1:])
+        sys.argv = [f"parallelbench {root}", *arguments]
         try:
             hydra.main(version_base=None, config_path=str(CONF), config_name=root)(task)()
         except HydraException as error:
@@ -195,7 +195,7 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
     """Hydra's message for an override that fits nothing. A likely slip of the pen gets one of ours."""
     text = str(error)
     pages = ("parallelbench run --help", "parallelbench list {}")
-    page, folder = pages if root == RUN else (f"python scripts/{root}.py --help", "ls conf/{}")
+    page, folder = pages if root == RUN else (f"parallelbench {root} --help", "ls conf/{}")
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
     option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
