@@ -46,7 +46,12 @@ HOMES = {  # libraries, and the only files that import them
     "omegaconf": ("parallelbench/wiring/", "parallelbench/commands/", "scripts/"),
     "matplotlib": ("parallelbench/report/plots.py", "parallelbench/report/drawing/axes.py"),
     "vl_convert": ("parallelbench/report/page/",),
-    "PIL": ("parallelbench/report/sinks.py", "parallelbench/tasks/shapes.py", "dllm/vision/"),
+    "PIL": (
+        "parallelbench/report/sinks.py",
+        "parallelbench/report/plots.py",
+        "parallelbench/tasks/shapes.py",
+        "dllm/vision/",
+    ),
 }
 WITHOUT_TORCH = ("parallelbench/tasks/", "parallelbench/records/", "parallelbench/stats/")
 BOUNDS = "parallelbench/stats/bounds.py"  # bounds from posteriors, which are the models'

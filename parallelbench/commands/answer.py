@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from hydra.utils import instantiate
@@ -23,8 +24,9 @@ from parallelbench.wiring.overrides import run_command
 
 def answers(model: CausalLM, prompts: list[str], config: DictConfig) -> list[str | None]:
     """One answer a prompt, None where it did not end."""
-    model.tokenizer.padding_side = "left"
-    inputs = model.tokenizer.apply_chat_template(
+    tokenizer, backbone = cast(Any, model.tokenizer), cast(Any, model.backbone)
+    tokenizer.padding_side = "left"
+    inputs = tokenizer.apply_chat_template(
         [[{"role": "user", "content": prompt}] for prompt in prompts],
         add_generation_prompt=True,
         padding=True,
@@ -38,11 +40,11 @@ def answers(model: CausalLM, prompts: list[str], config: DictConfig) -> list[str
         pad_token_id=model.pad_id,
         **(sampling if config.temperature > 0 else {"do_sample": False}),
     )
-    tokens = model.backbone.generate(**inputs, generation_config=settings)[:, inputs["input_ids"].shape[1] :].tolist()
+    tokens = backbone.generate(**inputs, generation_config=settings)[:, inputs["input_ids"].shape[1] :].tolist()
     found: list[str | None] = []
     for row in tokens:
         end = next((i for i, token in enumerate(row) if token in model.eos_ids), None)
-        found.append(None if end is None else model.tokenizer.decode(row[:end], skip_special_tokens=True))
+        found.append(None if end is None else tokenizer.decode(row[:end], skip_special_tokens=True))
     return found
 
 

@@ -7,6 +7,7 @@ forward first, then with the decoder; `decoders/traces.py` says what is kept. Ki
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -32,6 +33,7 @@ def collect(config: DictConfig) -> Path:
     decoder, cache, stop, data = (
         instantiate(config[group], _convert_="all") for group in ("decoder", "cache", "stop", "data")
     )
+    model: Any
     if config.init is None:
         model = instantiate(config.model, _convert_="all")
     else:
@@ -43,8 +45,7 @@ def collect(config: DictConfig) -> Path:
     if isinstance(stream, RowStream):  # each row once, as `suite=prompts` does; other data are drawn without end
         count = min(count, len(stream.train))
         num_shards = -(-count // data.batch_size)
-    settings = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(settings, dict)
+    settings = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     about = {
         "model": model.name,
         "weights": DiffusionGenerator(model, ONE_TOKEN, cache, stop).fingerprint(),

@@ -57,6 +57,7 @@ def train(config: dict[str, Any]) -> None:
     if config["tokenizer"] is None:
         del settings["tokenizer"]  # as in records and checkpoints from before there was this key
     device = config["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    model: Any
     if config["init"] is None:
         if lora is not None:
             raise ValueError(f"lora={config['lora']} adapts a model that is there; name it with init=")
@@ -84,7 +85,7 @@ def train(config: dict[str, Any]) -> None:
         show_noise(model)
     elif isinstance(model, DiffusionLM):
         check_masks(model)
-    tokenizer = model.tokenizer
+    tokenizer: Any = model.tokenizer
     stream = data.open(tokenizer)
     if isinstance(stream, TaskStream) and isinstance(model, DiffusionLM):
         stream = replace(stream, encode=model.encode)
@@ -123,7 +124,7 @@ def train(config: dict[str, Any]) -> None:
         return
     result = folder / ("model" if lora is None else "adapter")
     if lora is not None:
-        lora.save(model, result, config["init"])
+        lora.save(model, result, str(config["init"]))
     else:
         writers = {CausalLM: save_causal, LlamaRecurrentLM: save_recurrent}
         writers.get(type(model), save)(model, result)
@@ -148,7 +149,7 @@ def train(config: dict[str, Any]) -> None:
     loss = ("training", report.final_loss) if report.validation is None else ("validation", report.validation)
     weights = {"name_or_path": str(result)}
     if lora is not None:
-        weights = adapted(model, config["init"], config["adapter"], result, config["spec"])
+        weights = adapted(model, str(config["init"]), config["adapter"], result, config["spec"])
     print(trained(result, "{} loss of {:.4f}".format(*loss), parts(model), weights))
 
 

@@ -8,7 +8,7 @@ accepting at 0.9 would do. Resumes from out_dir/checkpoint when killed.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hydra.utils import instantiate
@@ -45,8 +45,7 @@ def train(config: DictConfig) -> dict[str, Any]:
         batch = chosen if size is None else chosen[torch.randint(len(chosen), (size,), generator=rng)]
         return bce(network, inputs[batch], labels[batch], counts[batch])
 
-    settings = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(settings, dict)
+    settings = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     out_dir = Path(settings.pop("out_dir"))
     logs = Logs(instantiate(settings.pop("sink"), _convert_="all"), out_dir.name, settings)
     report = fit(network, loss, instantiate(config.fit, _convert_="all"), out_dir / "checkpoint", settings, logs.log)
