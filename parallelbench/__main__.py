@@ -41,6 +41,11 @@ def _main(words: Sequence[str]) -> None:
 def call(name: str, arguments: Sequence[str]) -> None:
     """Calls a command with its arguments and what it is handed, and prints what it returns."""
     wanted = menu.COMMANDS[name]
+    if name in menu.TRAINS:
+        from parallelbench.wiring.overrides import run_command
+
+        run_command(name, arguments)
+        return
     command: Callable[..., str | None] = import_module(f"parallelbench.{wanted.module}").main
     handed = []
     if wanted.handed:

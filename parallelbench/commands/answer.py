@@ -7,7 +7,6 @@ within `max_tokens` are left out. Killed, the same command goes on behind the la
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +18,6 @@ from transformers import GenerationConfig
 
 from dllm.causal import CausalLM
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
-from parallelbench.wiring.overrides import run_command
 
 
 def answers(model: CausalLM, prompts: list[str], config: DictConfig) -> list[str | None]:
@@ -80,7 +78,3 @@ def write_answers(config: DictConfig) -> None:
             os.fsync(file.fileno())
             replace_file(done, to_json({"prompts": start + len(batch), "bytes": file.tell()}))
     print(out)
-
-
-def main(arguments: Sequence[str]) -> None:
-    run_command("answer", arguments, work)

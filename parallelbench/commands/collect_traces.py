@@ -5,7 +5,6 @@ data=rows data.answer=null for prompts alone). Each is decoded with one token pe
 forward first, then with the decoder; `decoders/traces.py` says what is kept. Killed, the same command goes on.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +17,6 @@ from decoders.traces import Recorder, open_traces, read_references, shard_path, 
 from dllm.training.start import start_from
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.training.sources import RowStream
-from parallelbench.wiring.overrides import run_command
 
 
 def collect(config: DictConfig) -> Path:
@@ -78,7 +76,3 @@ def collect(config: DictConfig) -> Path:
 
 def work(config: DictConfig) -> None:
     print(collect(config))
-
-
-def main(arguments: Sequence[str]) -> None:
-    run_command("collect_traces", arguments, work)

@@ -7,7 +7,6 @@ fine-tuning on the same data. Killed at any point, the same command goes on. The
 layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weights.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +30,6 @@ from parallelbench.run.resume import open_job
 from parallelbench.training.trajectories import correct_trajectories, train_tasks
 from parallelbench.training.usage import adapted, parts
 from parallelbench.wiring.command import trained
-from parallelbench.wiring.overrides import run_command
 
 TRAJECTORY_KEYS = (
     "model",
@@ -147,7 +145,3 @@ def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: P
     )
     with open_job(job, processes) as opened:
         return opened.decode()
-
-
-def main(arguments: Sequence[str]) -> None:
-    run_command("distill", arguments, work)

@@ -6,7 +6,6 @@ out_dir/checkpoint when killed. The result is out_dir/model in Hugging Face layo
 training.json beside the weights; it holds the record of the model that the training started from, where that has one.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -34,7 +33,6 @@ from parallelbench.training.mixture import SCAFFOLD, TaskStream, phrases, specia
 from parallelbench.training.sources import ByLength, Stream
 from parallelbench.training.usage import adapted, parts
 from parallelbench.wiring.command import trained
-from parallelbench.wiring.overrides import run_command
 
 RECORD = "training.json"
 
@@ -174,7 +172,3 @@ def tokens_seen(stream: Stream, batches: int, sample: int = 100) -> int:
     """Tokens of all batches without padding, from the mean of the first ones; two leading digits can be trusted."""
     counted = range(min(batches, sample))
     return round(sum(int(stream.batch(step).text_end.sum()) for step in counted) / len(counted) * batches)
-
-
-def main(arguments: Sequence[str]) -> None:
-    run_command("train", arguments, work)

@@ -6,7 +6,6 @@ accepting at 0.9 would do. Resumes from out_dir/checkpoint when killed.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from decoders.traces import read_traces
 from dllm.training.fit import fit
 from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
-from parallelbench.wiring.overrides import run_command
 
 CUT = 0.9  # the authors watch the rate of false acceptances here
 
@@ -92,7 +90,3 @@ def quality(network: nn.Module, inputs: Tensor, labels: Tensor, counts: Tensor) 
 
 def work(config: DictConfig) -> None:
     print(json.dumps(train(config), indent=2))
-
-
-def main(arguments: Sequence[str]) -> None:
-    run_command("train_filter", arguments, work)

@@ -24,7 +24,7 @@ from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import measure
 
-OPTIONS = {"samples": "100", "out_dir": "results/frontier", "trust": "false", "figures": "png"}
+OPTIONS = {"samples": "100", "out_dir": "results/frontier", "figures": "png", "trust": "false"}
 PRICES = np.concatenate([[0], np.geomspace(1e-3, 4, 80)])  # of a forward, in accuracy
 MAX_CURVES = 8  # more are drawn alike
 

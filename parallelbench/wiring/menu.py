@@ -42,6 +42,7 @@ TABLES = {
 }
 FIGURES = {"figures": "formats of the plots, such as png,pdf; png"}
 TRUST = {"trust": "true makes whatever the config of a run names, not only parts of this package; false"}
+TRAINING = "wiring.overrides"  # of the commands that train, each over its file of conf/
 COMMANDS = {
     "run": Command(
         "wiring.ask",
@@ -117,31 +118,31 @@ COMMANDS = {
         reads_runs=False,
     ),
     "train": Command(
-        "commands.train",
+        TRAINING,
         "KEY=VALUE ...",
         "train a model from random weights, or any causal LM or dLLM on your rows: docs/training.md",
         reads_runs=False,
     ),
     "distill": Command(
-        "commands.distill",
+        TRAINING,
         "KEY=VALUE ...",
         "train a model on its own correct decodes, or on a causal LM's",
         reads_runs=False,
     ),
     "answer": Command(
-        "commands.answer",
+        TRAINING,
         "KEY=VALUE ...",
         "answers of a causal LM to prompts, as rows to train on",
         reads_runs=False,
     ),
     "collect_traces": Command(
-        "commands.collect_traces",
+        TRAINING,
         "KEY=VALUE ...",
         "what a decoder sees at each step, as rows to train a filter on",
         reads_runs=False,
     ),
     "train_filter": Command(
-        "commands.train_filter",
+        TRAINING,
         "KEY=VALUE ...",
         "train a filter of Learn2PD's kind on recorded decodes",
         reads_runs=False,
@@ -200,7 +201,7 @@ COMMANDS = {
         {"out_dir": "folder to write; results/order"},
     ),
 }
-TRAINS = tuple(name for name, command in COMMANDS.items() if command.module.startswith("commands."))
+TRAINS = tuple(name for name, command in COMMANDS.items() if command.module == TRAINING)
 PASSED_ON = ("run", "demo", "lm_eval", *TRAINS)  # they read words of their own
 NAMES = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))  # as they are typed first
 

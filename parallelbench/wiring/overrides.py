@@ -5,10 +5,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import wraps
+from importlib import import_module
 from inspect import signature
 from itertools import pairwise
 from pathlib import Path
@@ -77,16 +77,15 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
                     check_values(other, fits)
 
 
-def run_command(root: str, arguments: Sequence[str], work: Callable[[DictConfig], None]) -> None:
-    """Calls the work of a command with conf/ROOT.yaml as the command line sets it. Ends with a sentence and an exit
-    code as `explained` does, also for a setting or option that does not exist."""
+def run_command(root: str, arguments: Sequence[str]) -> None:
+    """Calls the work of a command that trains with conf/ROOT.yaml as the command line sets it. Ends with a sentence and
+    an exit code as `explained` does, also for a setting or option that does not exist."""
 
-    @wraps(work)
     def task(config: DictConfig) -> None:
         with explained(), in_one_sentence():
             leave_recipe_of_other_data(config, HydraConfig.get().overrides.task)
             check_parts(OmegaConf.to_container(config, resolve=True))
-            work(config)
+            import_module(f"parallelbench.commands.{root}").work(config)  # and with it everything that trains
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     with explained():
