@@ -14,6 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+PACKAGES = Path(__file__).parents[2]
+_WITHIN = PACKAGES / "parallelbench" / "conf"  # where it is installed
+CONF = _WITHIN if _WITHIN.exists() else PACKAGES / "conf"  # by path: a folder `conf` of the user's must not shadow it
 FIXES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",

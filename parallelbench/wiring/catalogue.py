@@ -6,9 +6,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
-PACKAGES = Path(__file__).parents[2]
-_WITHIN = PACKAGES / "parallelbench" / "conf"  # where it is installed
-CONF = _WITHIN if _WITHIN.exists() else PACKAGES / "conf"  # by path: a folder `conf` of the user's must not shadow it
+from parallelbench.records.files import CONF
+
 GROUPS = ("model", "decoder", "cache", "stop", "suite")
 LISTED = (*GROUPS, "launcher", "sink", "experiment")
 RUN = "run"

@@ -16,9 +16,10 @@ import yaml
 
 from dllm import validation
 from dllm.validation import Checked, nearest, wanted
+from parallelbench.records.files import PACKAGES
 from parallelbench.tasks import Reworded, named_task, named_tasks
 from parallelbench.tasks.base import question
-from parallelbench.wiring.catalogue import CONF, LISTED, PACKAGES, comments, folder, options
+from parallelbench.wiring.catalogue import CONF, LISTED, comments, folder, options
 from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import WIDTH, table
 
@@ -88,7 +89,11 @@ def _option(group: str, name: str, about: str, mine: Path | None = None) -> str:
     about, _, example = about.partition(f": {group}.")
     command = f"{_run(mine)} {group}={name}"
     facts = [("set", f"{group}.{example}")] if example else []
-    facts += [(key, value) for key, mark, value in (line.partition(": ") for line in comments(file)[1:]) if mark]
+    facts += [
+        (key, value)
+        for key, mark, value in (line.partition(": ") for line in comments(file)[1:])
+        if mark and key != "look"
+    ]
     parts = [
         "\n".join([f"{group}={name}", *wrap(about, WIDTH)]),
         *(["\n".join(table(facts))] if facts else []),

@@ -1,11 +1,16 @@
 """One style for figures and pages: fonts, sizes, and the look of every decoder, cache and model, the same in all of
 them whatever else is shown."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from zlib import crc32
 
+from parallelbench.records.files import CONF
+
+KINDS = ("decoder", "cache", "model")
 GREY = "#8a94a0"
 COLOURS = (  # at least 3:1 on white and on the page's dark ground
     "#0072b2",
@@ -23,24 +28,6 @@ COLOURS = (  # at least 3:1 on white and on the page's dark ground
 )
 SHAPES = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "triangle-down": "v", "cross": "P"}
 MARKERS, DASHES = "osD^vPX*<>hd", ("-", "--", ":", "-.")  # of curves of one decoder
-KNOWN = {  # those compared most often first, since they differ in colour; new ones last, so that no other look changes
-    "decoder": (
-        "threshold fixed eb credit wino factor oracle prefix learn2pd entropy agreement ar "
-        "klass slowfast saber rcr pc dilated maskgit dimple dmax d2f lopa freedave "
-        "self_spec linear_spec prompt_lookup contention hierarchical remdm prophet llada2 d3llm multi_bd edit left "
-        "diffusion_forcing diffusion_forcing_prefix adaptive_depth frechet dynamic density dream origin schedule "
-        "smoothing slerp indel first_alone horizon credit_free diffusion_forcing_released dilated_remask "
-        "factor_released klass_window learn2pd_released remdm_loop renoise eos_last prefix_edit d3llm_first "
-        "smoothing_window prophet_released lopa_blocks"
-    ).split(),
-    "cache": (
-        "none prefix dual delayed block interval vicinity prefill delayed_prefill greedy dual_dream sub_block "
-        "prefix_dream fast_dllm_v2 fast_dllm_v2_block"
-    ).split(),
-    "model": (
-        "tiny tiny_dparallel tiny_ar tiny_block tiny_draft tiny_recurrent tiny_uniform smollm2_block tiny_vision"
-    ).split(),
-}
 RC: dict[Any, Any] = {  # of matplotlib
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -67,12 +54,18 @@ class Look:
 
 
 def look(kind: str, name: str) -> Look:
-    """Of a decoder, cache or model (`kind`). No two known names of a kind look alike; others take a place by theirs."""
-    known = [one.replace("-", "_") for one in KNOWN[kind]]
-    plain = name.replace("-", "_")
-    place = known.index(plain) if plain in known else crc32(name.encode())
+    """Of a decoder, cache or model (`kind`): the place that its yaml says, as in "# look: 3", no two of a kind
+    alike; or one by its name. The first twelve differ in colour."""
+    place = _places(kind).get(name.replace("-", "_"), crc32(name.encode()))
     shape = list(SHAPES)[(place + place // len(COLOURS)) % len(SHAPES)]
     return Look(COLOURS[place % len(COLOURS)], shape, SHAPES[shape])
+
+
+@cache
+def _places(kind: str) -> dict[str, int]:
+    files = (CONF / kind).glob("*.yaml")
+    said = {file.stem: re.search(r"^# look: (\d+)$", file.read_text(), re.MULTILINE) for file in files}
+    return {name: int(found[1]) for name, found in said.items() if found}
 
 
 def curve_looks(names: Sequence[str]) -> dict[str, tuple[str, str, str]]:

@@ -22,7 +22,7 @@ from parallelbench.records.questions import numbered
 from parallelbench.records.record import Record, Run
 from parallelbench.report.compare import FEW, UNDECIDED
 from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
-from parallelbench.report.drawing.style import KNOWN, look
+from parallelbench.report.drawing.style import KINDS, look
 from parallelbench.report.page.viewer import viewer_data
 from parallelbench.report.sections import equal_quality as opening
 from parallelbench.report.sections import rewording
@@ -196,7 +196,7 @@ def _rewording(wordings: Wordings) -> dict[str, object]:
 def _looks(run: Run) -> dict[str, tuple[str, str]]:
     """Colour and shape of what may tell the run from others."""
     named = {**run.info["choices"], "model": str(run.info["model"])}
-    looks = {kind: look(kind, named[kind]) for kind in KNOWN}
+    looks = {kind: look(kind, named[kind]) for kind in KINDS}
     return {kind: (seen.colour, seen.shape) for kind, seen in looks.items()}
 
 
