@@ -53,7 +53,7 @@ def call(name: str, arguments: Sequence[str]) -> None:
         handed = [getattr(import_module(f"parallelbench.wiring.{module}"), function)]
     text = command(arguments, *handed)
     if text is not None:
-        if wanted.module.startswith("report."):  # Markdown
+        if wanted.module.startswith(("report.", "studies.")):  # Markdown
             text = import_module("parallelbench.report.markdown").as_text(text, sys.stdout.isatty())
         print(printable(text))
 

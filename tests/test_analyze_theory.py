@@ -10,9 +10,9 @@ import torch
 import dllm
 from decoders import NO_CACHE, Decoder, EntropyBound, Never, decode
 from dllm.exact import Enumerated, ExactModel
-from parallelbench.report.ideal import answers, in_tokens
-from parallelbench.report.theory_cells import FirstNames
-from parallelbench.stats.bounds import accuracy, kl_bound, total_correlation
+from parallelbench.studies.bounds import accuracy, kl_bound, total_correlation
+from parallelbench.studies.ideal import answers, in_tokens
+from parallelbench.studies.theory_cells import FirstNames
 from parallelbench.tasks import builtin_tasks
 from parallelbench.tasks.waiting_line import write_list
 from parallelbench.wiring.conf import build_part

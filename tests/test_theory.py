@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 
 from decoders import NO_CACHE, Decoder, FixedK, Never, Threshold, decode
 from dllm.exact import UNDECIDED, Enumerated, ExactModel, OneReplaced, Permutations
-from parallelbench.stats.bounds import (
+from parallelbench.studies.bounds import (
     accuracy,
     best_accuracies,
     best_values,

@@ -8,12 +8,12 @@ from test_page import make_run
 
 from parallelbench.records.questions import question, wording
 from parallelbench.records.record import Run
-from parallelbench.report.ideal import operation
 from parallelbench.report.page import page_data
 from parallelbench.report.sections.rewording import wording_lines
 from parallelbench.stats.metrics import aggregate, measure
 from parallelbench.stats.table import run_table
 from parallelbench.stats.wordings import across_wordings
+from parallelbench.studies.ideal import operation
 from parallelbench.tasks.base import first_wording
 
 TASK = "waiting_line/shuffle"

@@ -1,1 +1,1 @@
-"""What is written for people: reports, pages, tables, studies, sinks."""
+"""What is written for people: reports, pages, tables, sinks."""

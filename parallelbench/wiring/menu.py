@@ -154,7 +154,7 @@ COMMANDS = {
         reads_runs=False,
     ),
     "analyze theory": Command(
-        "report.theory",
+        "studies.theory",
         "",
         "ParallelBench's theory, ideal models and tiny",
         {
@@ -169,7 +169,7 @@ COMMANDS = {
         reads_runs=False,
     ),
     "analyze frontier": Command(
-        "report.best_possible",
+        "studies.best_possible",
         "RUN ...",
         "score against forwards of runs beside the best possible",
         {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier", **FIGURES, **TRUST},

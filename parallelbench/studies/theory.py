@@ -15,8 +15,8 @@ from parallelbench.report import plots
 from parallelbench.report.markdown import csv_lines, table
 from parallelbench.report.options import figure_formats, split_options, whole_number
 from parallelbench.report.plots import exact
-from parallelbench.report.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
-from parallelbench.stats.bounds import TASKS, threshold_accuracy
+from parallelbench.studies.bounds import TASKS, threshold_accuracy
+from parallelbench.studies.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
 
 OPTIONS = {
     "tasks": ",".join(TASKS),
@@ -151,7 +151,7 @@ def _panel(cells: Sequence[Cell], rows: Sequence[Shipped]) -> Iterator[plots.Ser
             yield plots.Series(f"k={name}, tiny", shares, color, "hollow")
 
 
-READ = """Closed forms (`parallelbench/stats/bounds.py`), ideal models (exact posteriors through the real denoising
+READ = """Closed forms (`parallelbench/studies/bounds.py`), ideal models (exact posteriors through the real denoising
 loop and decoders, {samples} decodes per setting with chance in it) and the shipped model. n items are decoded
 k per step in random order. C(Y|X) is the total correlation that one step loses and L_T the loss at k per
 step, both in bits. Greedy (tau = 0) decoding meets exact ties in an ideal model; they are broken at random,

@@ -13,9 +13,9 @@ from decoders.rules.ranking import take
 from decoders.types import Candidates, CommitRule, Memory, View
 from dllm.exact import ExactModel, Permutations, Posterior
 from dllm.model import DiffusionLM
-from parallelbench.report.ideal import COLD
-from parallelbench.stats.bounds import accuracy, kl_bound, posterior, threshold_accuracy, total_correlation
 from parallelbench.stats.intervals import Value, bounded
+from parallelbench.studies.bounds import accuracy, kl_bound, posterior, threshold_accuracy, total_correlation
+from parallelbench.studies.ideal import COLD
 from parallelbench.tasks import WaitingLine
 from parallelbench.tasks.waiting_line import parse_lenient
 

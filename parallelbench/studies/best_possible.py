@@ -14,15 +14,15 @@ import dllm
 from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Record, Run
 from parallelbench.report import plots
-from parallelbench.report.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 from parallelbench.report.markdown import csv_lines, table
 from parallelbench.report.options import Untrusted, figure_formats, split_options, suite_runs, whole_number, yes_or_no
 from parallelbench.report.plots import exact
-from parallelbench.stats.bounds import best_accuracies, best_values, optimal_bounds
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.metrics import measure
+from parallelbench.studies.bounds import best_accuracies, best_values, optimal_bounds
+from parallelbench.studies.ideal import OPEN, Shape, answers, ideal, in_tokens, operation, shapes_of, tasks_of
 
 OPTIONS = {"samples": "100", "out_dir": "results/frontier", "figures": "png", "trust": "false"}
 PRICES = np.concatenate([[0], np.geomspace(1e-3, 4, 80)])  # of a forward, in accuracy
