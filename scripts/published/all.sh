@@ -2,7 +2,8 @@
 # Every published page again, and the start page that tells their story: results/published/index.html.
 #   bash scripts/published/all.sh [NAME ...]
 # NAME: scripts of this folder without .sh, in the order of the story if none is named; theory is made without one.
-# Hours on one CPU core; interrupted, it goes on where it stopped.
+# Each begins with the records that are published with its page, so that nothing is decoded which is there. Interrupted,
+# it resumes where it stopped.
 set -euo pipefail
 here=$(dirname "$0")
 story="evaluate_tiny first_look sweep_decoders sweep_caches learned compare_ar verified english recurrent_curve theory"

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # What was learned beside what was not, on the shipped models and fresh samples: results/published/learned.
 #   bash scripts/published/learned.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK] [ABLATION ...]
-# About 15 minutes; interrupted, it goes on where it stopped. ABLATION: full, consistency, certainty or control, one round of
+# About 15 minutes; interrupted, it resumes where it stopped. ABLATION: full, consistency, certainty or control, one round of
 # dParallel with both parts of its loss, with one of them, and plain training on the same decodes. They are not shipped: each
 # that is named is trained first, about 15 minutes on an idle core.
 set -euo pipefail
+. "$(dirname "$0")/records.sh"
 runs=${1:-results/runs/learned}
 report=${2:-results/published/learned}
 limit=${3:-100}
 shift $(($# < 3 ? $# : 3))
+begin "$runs" "$report"
 declare -A changed=([full]="" [consistency]="objective.certainty=0" [control]="objective=mdlm"
   [certainty]="objective.certainty=0.5 objective.consistency=0")
 for name in "$@"; do
@@ -43,4 +45,4 @@ for length in 64 128; do # EoTP, where the canvas is 4 and 8 times as long as an
   sweep decoder=threshold gen_length=$length block_length=$length stop=strict_eos,eotp_committed
   sweep decoder=threshold gen_length=$length block_length=$length stop=eotp stop.order=committed
 done
-python -m parallelbench report "$runs" out_dir="$report"
+page "$runs" "$report"

@@ -2,7 +2,7 @@
 
 `python scripts/published/start_page.py [FOLDER]`
 
-A report.html holds what every run did on every sample. Claims are paired comparisons of these, with the intervals of
+A report.html, which `render.sh` makes from a page's records, holds what every run did on every sample. Claims are paired comparisons of these, with the intervals of
 `analyze compare`, and the page's own speeds at equal quality. A chapter whose page is missing, or whose page holds no
 run that a claim needs, is left out.
 """
@@ -207,13 +207,13 @@ class Chapter:
     about: str
     command: str
     claims: Callable[[Report], Claims] | None
-    picture: str = "quality_tpf.svg"
+    picture: str = "quality_tpf.png"
 
 
 STORY = (
     Chapter(
         "tiny", "The model", "A small diffusion model, right nearly always when it writes one token per forward.",
-        "bash scripts/published/evaluate_tiny.sh", one_token, "tasks.svg",
+        "bash scripts/published/evaluate_tiny.sh", one_token, "tasks.png",
     ),
     Chapter(
         "first-look", "The phenomenon",
@@ -226,7 +226,7 @@ STORY = (
     ),
     Chapter(
         "caches", "Caches", "Keys and values that are kept save columns, and are those of an earlier canvas.",
-        "bash scripts/published/sweep_caches.sh", with_caches, "quality_columns.svg",
+        "bash scripts/published/sweep_caches.sh", with_caches, "quality_columns.png",
     ),
     Chapter(
         "learned", "Learned", "Distillation and trained decoders move the trade-off itself.",
@@ -251,7 +251,7 @@ STORY = (
     ),
     Chapter(
         "theory", "Theory", "What no decoder can avoid: closed forms beside ideal models.",
-        "python -m parallelbench analyze theory out_dir=results/published/theory", None, "fig2a.svg",
+        "python -m parallelbench analyze theory out_dir=results/published/theory", None, "fig2a.png",
     ),
 )  # fmt: skip
 
@@ -275,7 +275,9 @@ pre { overflow-x: auto; background: var(--soft); padding: .5rem .8rem; border-ra
 <section>
 <h1>Parallel decoding, from the phenomenon to the theory</h1>
 <p>Each number below is computed from the samples of its page. Brackets are 95 % intervals over these samples.
-Speed is counted in forward passes: most pages were decoded on a busy machine, so their seconds are left out.</p>
+Speed is counted in forward passes: most pages were decoded on a busy machine, so their seconds are left out.
+<code>bash scripts/published/render.sh</code> makes a page of each report, with every sample, from the records that are
+published with it: <code>report.html</code> beside <code>report.md</code>.</p>
 </section>
 $chapters
 </main>
@@ -303,7 +305,7 @@ def chapter(one: Chapter, folder: Path) -> str | None:
     return (
         f'<section id="{one.folder}">\n<h2>{html.escape(one.title)}</h2>\n<p>{html.escape(one.about)}</p>\n'
         f"<ul>\n{told}\n</ul>\n{shown}\n"
-        f'<p><a href="{one.folder}/{page.name}">The page</a>, made by</p>\n'
+        f'<p><a href="{one.folder}/report.md">The report</a>, made by</p>\n'
         f'<pre tabindex="0">{html.escape(one.command)}</pre>\n</section>'
     )
 

@@ -2,11 +2,14 @@
 # Lossless and lossy decoders side by side, in forwards and in seconds, one sample at a time and eight:
 # results/published/verified and results/published/verified/batch-8.
 #   bash scripts/published/verified.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
-# About 8 minutes on one CPU core; interrupted, it does what is missing. Seconds need an otherwise idle machine.
+# About 8 minutes on one CPU core; interrupted, it resumes where it stopped. Seconds need an otherwise idle machine.
 set -euo pipefail
+. "$(dirname "$0")/records.sh"
 runs=${1:-results/runs/verified}
 report=${2:-results/published/verified}
 limit=${3:-20}
+begin "$runs/batch-1" "$report"
+begin "$runs/batch-8" "$report/batch-8"
 sweep() { # BATCH_SIZE OPTIONS
   python -m parallelbench run -m "${@:2}" limit="$limit" seed=16 batch_size="$1" out_dir="$runs/batch-$1"
 }
@@ -23,5 +26,5 @@ sweep 8 model=tiny decoder=freedave,threshold,lopa
 sweep 8 model=tiny_ar decoder=ar,prompt_lookup
 sweep 8 model=tiny_draft decoder=ar,linear_spec
 sweep 8 model=tiny_draft decoder=self_spec decoder.next=last,all
-python -m parallelbench report "$runs/batch-1" out_dir="$report"
-python -m parallelbench report "$runs/batch-8" out_dir="$report/batch-8"
+page "$runs/batch-1" "$report"
+page "$runs/batch-8" "$report/batch-8"
