@@ -2,9 +2,9 @@
 
 `python scripts/published/start_page.py [FOLDER]`
 
-A report.html, which `render.sh` makes from a page's records, holds what every run did on every sample. Claims are paired comparisons of these, with the intervals of
-`analyze compare`, and the page's own speeds at equal quality. A chapter whose page is missing, or whose page holds no
-run that a claim needs, is left out.
+A page's report.html, which render.sh makes from its records, holds what every run did on every sample. Claims are
+paired comparisons of these, with the intervals of `analyze compare`, and the page's own speeds at equal quality. A
+chapter whose page is missing, or whose page holds no run that a claim needs, is left out.
 """
 
 import base64
