@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 
 from parallelbench.records.files import printable
 from parallelbench.wiring import menu
@@ -33,8 +32,6 @@ def _main(words: Sequence[str]) -> None:
         if name not in ("run", *menu.TRAINS) and any(word in HELP for word in rest):
             print(menu.help_of(name))
             return
-        if name == "lm_eval" and find_spec("lm_eval") is None:
-            raise ValueError("lm_eval needs lm-evaluation-harness; pip install 'dllm-parallelbench[eval]'")
         call(name, menu.checked(name, rest))
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from dllm.checkpoint import ASSETS, IN_THE_REPOSITORY
+from parallelbench.tasks.text.grammar import HARPER
+from parallelbench.wiring import menu
 
 ROOT = Path(__file__).parent.parent
 MB = 10**6
@@ -73,3 +75,27 @@ def test_a_bare_environment_runs_a_task_and_trains(wheel: Path, tmp_path: Path) 
     assert "KEY=VALUE" in run("train", "--help").stdout
     refused = run("run", "model=tiny_uniform", "limit=1")
     assert refused.returncode == 2 and "in the repository and not in the installed wheel" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("lacking", "command", "extra"),
+    [
+        ("matplotlib", "report runs", "report"),
+        ("vl_convert", "analyze oracle a b", "report"),
+        ("lm_eval", "lm_eval", "eval"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(
+    cli, monkeypatch: pytest.MonkeyPatch, lacking: str, command: str, extra: str
+) -> None:
+    monkeypatch.setattr(menu, "find_spec", lambda name: None if name == lacking else name)
+    code, _, err = cli(*command.split())
+    assert code == 2 and f"needs {lacking}; pip install 'dllm-parallelbench[{extra}]'" in err
+
+
+def test_text_is_not_scored_without_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "harper", None)
+    with pytest.raises(
+        ValueError, match=r"scored with harper, which is not here; pip install 'dllm-parallelbench\[text\]'"
+    ):
+        HARPER.version  # noqa: B018

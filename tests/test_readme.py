@@ -25,7 +25,7 @@ def test_the_library_example_runs() -> None:
 
 
 def test_the_two_commands_are_there() -> None:
-    assert "pip install -c constraints.txt -e . && python -m parallelbench run decoder=credit" in README
+    assert "pip install -c constraints.txt -e '.[report,text]' && python -m parallelbench run decoder=credit" in README
     assert "pip install -c constraints.txt -e '.[dev]' && pytest" in README
 
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from textwrap import wrap
@@ -25,7 +26,7 @@ VALUED = (
 class Command:
     """module: of `main(arguments)`, which returns what is left to print. takes: the words that follow. options: what
     else may follow as key=value. reads_runs: its paths hold runs. handed: what of the wiring it needs, to go back from
-    a run to its command or its decoder."""
+    a run to its command or its decoder. extra: of the package, whose libraries it needs."""
 
     module: str
     takes: str
@@ -33,6 +34,7 @@ class Command:
     options: Mapping[str, str] = field(default_factory=dict)
     reads_runs: bool = True
     handed: str = ""
+    extra: str = ""
 
 
 TABLES = {
@@ -42,6 +44,7 @@ TABLES = {
 }
 FIGURES = {"figures": "formats of the plots, such as png,pdf; png"}
 TRUST = {"trust": "true makes whatever the config of a run names, not only parts of this package; false"}
+LIBRARIES = {"report": ("matplotlib", "vl_convert"), "eval": ("lm_eval",)}  # of extras, as they are imported
 TRAINING = "wiring.overrides"  # of the commands that train, each over its file of conf/
 COMMANDS = {
     "run": Command(
@@ -57,6 +60,7 @@ COMMANDS = {
         "page, tables and plots of all runs at or below the directories",
         {"out_dir": "folder to write; results/report", **FIGURES},
         handed="command.command",
+        extra="report",
     ),
     "score": Command(
         "wiring.score",
@@ -102,6 +106,7 @@ COMMANDS = {
         "lm-evaluation-harness with the model dllm, whose --model_args are the settings of run; "
         "`python -m lm_eval --help` shows the harness's own arguments",
         reads_runs=False,
+        extra="eval",
     ),
     "list": Command(
         "wiring.choices",
@@ -167,6 +172,7 @@ COMMANDS = {
             **FIGURES,
         },
         reads_runs=False,
+        extra="report",
     ),
     "analyze frontier": Command(
         "studies.best_possible",
@@ -174,12 +180,14 @@ COMMANDS = {
         "score against forwards of runs beside the best possible",
         {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier", **FIGURES, **TRUST},
         handed="conf.build_part",
+        extra="report",
     ),
     "analyze pbx": Command(
         "report.pbx",
         "[RUN ...]",
         "PBx, AUP and Pareto front of sweeps",
         TABLES | {"out_dir": "folder to write; results/pbx"} | FIGURES,
+        extra="report",
     ),
     "analyze compare": Command(
         "report.compare",
@@ -193,6 +201,7 @@ COMMANDS = {
         "RUN ...",
         "the best knob for each sample: what a choice per sample could gain over one for all",
         {"out_dir": "folder to write; results/oracle", **FIGURES},
+        extra="report",
     ),
     "analyze order": Command(
         "report.decoding_order",
@@ -265,9 +274,10 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def checked(name: str, words: Sequence[str]) -> list[str]:
-    """A command's words as key=value and paths. Raises ValueError for an option that it does not have, or a path
-    without runs, before the command is imported."""
+    """A command's words as key=value and paths. Raises ValueError for an option that it does not have, a path
+    without runs, or a library that is not installed, before the command is imported."""
     command = COMMANDS[name]
+    check_extra(name, command.extra)
     if name in PASSED_ON:
         return list(words)
     given = [word if os.path.exists(word) else _without_brackets(word) for word in plain(words)]
@@ -279,6 +289,13 @@ def checked(name: str, words: Sequence[str]) -> list[str]:
         elif key not in command.options and not os.path.exists(word):
             raise ValueError(f"unknown option {word!r}; {nearest(f'{key}=', [f'{key}=' for key in command.options])}")
     return given
+
+
+def check_extra(name: str, extra: str) -> None:
+    """Raises ValueError where a library of an extra of this package, which `name` needs, is not installed."""
+    missing = [library for library in LIBRARIES.get(extra, ()) if find_spec(library) is None]
+    if missing:
+        raise ValueError(f"{name} needs {missing[0]}; pip install 'dllm-parallelbench[{extra}]'")
 
 
 def understood(words: Sequence[str]) -> list[str]:

@@ -24,6 +24,8 @@ from importlib.metadata import version
 from json import JSONDecodeError, loads
 from typing import Any, Protocol, runtime_checkable
 
+from parallelbench.tasks.text import library
+
 
 @runtime_checkable
 class Grammar(Protocol):
@@ -54,6 +56,7 @@ class Harper:
 
     @property
     def version(self) -> str:
+        library("harper")
         return version("harper-py")
 
     def check(self, text: str) -> list[str]:
@@ -135,9 +138,7 @@ def _pieces(text: str) -> list[str]:
 
 @cache
 def _harper() -> Any:
-    import harper  # half a second, and only for text tasks
-
-    return harper.Linter()
+    return library("harper").Linter()  # half a second, and only for text tasks
 
 
 @contextmanager
@@ -162,7 +163,7 @@ def _language_tool(url: str | None) -> tuple[Any, str]:
         from language_tool_python.download_lt import LocalLanguageTool  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise ValueError(
-            "grammar=languagetool needs language-tool-python: pip install 'dllm-parallelbench[text]'"
+            "grammar=languagetool needs language-tool-python: pip install 'dllm-parallelbench[scorers]'"
         ) from error
     try:
         if url is not None:

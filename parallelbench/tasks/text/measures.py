@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from dllm.validation import Checked
+from parallelbench.tasks.text import library
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
@@ -107,7 +108,7 @@ def _bert(path: str) -> Any:
         from bert_score import BERTScorer  # pyright: ignore[reportMissingImports]
         from bert_score.utils import model2layers  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
-        raise ValueError(f"bertscore={path} needs bert-score: pip install 'dllm-parallelbench[text]'") from error
+        raise ValueError(f"bertscore={path} needs bert-score: pip install 'dllm-parallelbench[scorers]'") from error
     name = path.rstrip("/").split("/")[-1]
     if name not in model2layers:
         raise ValueError(f"no layer is known for bertscore={path}; name its folder as the model, such as roberta-large")
@@ -120,9 +121,8 @@ def _bert(path: str) -> Any:
 @cache
 def _rouges() -> tuple[Any, Any]:
     """Of all words, and of content words."""
-    from rouge_score.rouge_scorer import RougeScorer  # pulls nltk: a second, and only for text tasks
-
-    return RougeScorer(ROUGE, use_stemmer=True), RougeScorer(["rougeL"], tokenizer=_ContentWords())
+    scorer = library("rouge_score.rouge_scorer").RougeScorer  # pulls nltk: a second, and only for text tasks
+    return scorer(ROUGE, use_stemmer=True), scorer(["rougeL"], tokenizer=_ContentWords())
 
 
 class _ContentWords:
@@ -132,9 +132,7 @@ class _ContentWords:
 
 @cache
 def _stemmer() -> Any:
-    from nltk.stem.porter import PorterStemmer
-
-    return PorterStemmer()
+    return library("nltk.stem.porter").PorterStemmer()
 
 
 def _stem(word: str) -> str:
@@ -143,6 +141,4 @@ def _stem(word: str) -> str:
 
 @cache
 def _bleu() -> Any:
-    from sacrebleu.metrics.bleu import BLEU
-
-    return BLEU(tokenize="13a", smooth_method="none")
+    return library("sacrebleu.metrics.bleu").BLEU(tokenize="13a", smooth_method="none")
