@@ -24,6 +24,7 @@ from parallelbench.run.resume import open_job
 from parallelbench.stats.table import run_table
 from parallelbench.tasks.base import Published
 from parallelbench.wiring.conf import GROUPS, in_one_sentence, make_part, resolved, sentence
+from parallelbench.wiring.menu import check_extra
 from parallelbench.wiring.overrides import Settings
 
 MAX_KNOBS = 40  # characters of a folder's name
@@ -96,7 +97,10 @@ def build_job(config: DictConfig) -> Job:
 @in_one_sentence()
 def build_sinks(config: DictConfig) -> Sinks:
     """Where a config's numbers go beside the local files. Raises ValueError as build_job does."""
-    return make_part(config.sink)
+    sinks = make_part(config.sink)
+    if sinks:
+        check_extra("a sink", "report")  # it gets plots
+    return sinks
 
 
 def build_generator(config: DictConfig) -> Generator:
