@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from msgspec.structs import asdict
+
 FIXES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -72,9 +74,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def to_json(value: Any, *, compact: bool = False, indent: int | None = None) -> str:
-    """A value as JSON that every reader takes. Raises ValueError for NaN and infinities."""
-    separators = (",", ":") if compact else None
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent)
+    """A value, which may hold Structs, as JSON that every reader takes. Raises ValueError for NaN and infinities."""
+    layout = {"separators": (",", ":") if compact else None, "indent": indent}
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=asdict, **layout)
 
 
 def append(path: Path, text: str) -> None:
