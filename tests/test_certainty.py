@@ -194,7 +194,8 @@ def test_only_correct_trajectories_are_learned_from() -> None:
     def record(i: int, score: float) -> Record:
         text = {"prompt": f"say {i}", "prompt_sha": "", "data": {}, "target": "", "completion": "", "batch": "0"}
         tokens = {"token_ids": [20 + i] * (i + 1), "num_tokens": i + 1, "committed_at": [0], "nfe": i + 1, "queried": 1}
-        about = {"task": "t", "task_version": "1", "stopped_by": "eos", "latency_s": 0.1, "batch_size": 1}
+        about = {"task": "t", "task_version": "1", "stopped_by": "eos", "batch_size": 1}
+        about |= {"latency_s": 0.1, "share_s": 0.1}
         return Record(id=str(i), scores={"score": score}, **text, **tokens, **about)
 
     tiny = dllm.load("tiny")

@@ -1,18 +1,22 @@
 """Every yaml composes, is instantiated, and says in its first line what it is."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import make_model
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from decoders import NO_CACHE, StrictEos
 from dllm.causal import save_causal
 from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
+from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.stats import protocol
 from parallelbench.wiring.conf import CONF
 from parallelbench.wiring.overrides import leave_recipe_of_other_data
@@ -122,6 +126,24 @@ def test_every_point_of_every_experiment_instantiates(name: str) -> None:
                 composed[chosen] = compose("run", [f"experiment={name}", *overrides])
             knobs = OmegaConf.from_dotlist([override for override in overrides if override not in chosen])
             assert instantiate(OmegaConf.merge(composed[chosen], knobs).decoder, _convert_="all") is not None
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "decoder").glob("*.yaml")), ids=lambda path: path.stem)
+def test_one_decoder_is_the_baseline_and_one_a_ceiling(path: Path) -> None:
+    config = OmegaConf.load(path)
+    if config._target_ != "decoders.Decoder":
+        return
+    decoder, model = instantiate(config, _convert_="all"), make_model("full")
+    noise = model.spec.mask_id if decoder.needs_noise else 0
+    model.spec = replace(model.spec, delete_id=1, split_id=2, noise=noise)  # one decoder asks for them
+    for temperature in (0.0, 0.5):
+        try:
+            changed = replace(decoder, temperature=temperature)
+        except ValueError:
+            continue  # it has no temperature
+        facts = DiffusionGenerator(model, changed, NO_CACHE, StrictEos()).describe()
+        assert facts["is_baseline"] == (path.stem == "fixed" and not temperature)
+        assert facts["is_ceiling"] == (path.stem == "oracle")
 
 
 @pytest.mark.parametrize(("experiment", "jobs"), [("published_dream", 41), ("published_blocks", 1 + 5 * 20 + 5 * 11)])

@@ -361,7 +361,7 @@ assert locale.getencoding().upper() not in ("UTF-8", "UTF8"), locale.getencoding
 folder = Path(sys.argv[1])
 scores = {"score": 1.0, "score_strict": 1.0}
 texts = ("a", "t", "1", "\\u00dcber \\u4f60", "", {"\\u00e4": 1}, "", "\\U0001f600")
-record = Record(*texts, [1], 1, scores, 1, 1, [0], "eos", 1.0, 1, "a")
+record = Record(*texts, [1], 1, scores, 1, 1, [0], "eos", 1.0, 1.0, 1, "a")
 config = {"decoder": {"name": "\\u00fc"}, "suite": {}, "batch_size": 1}
 with writing(folder):
     known = open_run(folder, config, {})

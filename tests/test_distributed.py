@@ -13,8 +13,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import SMALL, samples
+from msgspec.structs import replace
 
-from parallelbench.records.record import SAMPLES, Record, read_run
+from parallelbench.records.record import SAMPLES, read_run
 from parallelbench.run import processes, resume
 from parallelbench.run.generator import Generator
 from parallelbench.run.job import Job
@@ -169,7 +170,7 @@ def test_a_record_scored_again_is_not_replaced_by_its_shard(tmp_path: Path, cli)
     cli("run", *SMALL, "out_dir=run")
     folder = tmp_path / "run"
     first = read_run(folder).records[0]
-    SAMPLES.append(folder, [Record(**{**vars(first), "scores": {"score": -1.0, "score_strict": -1.0}})], shard=0)
+    SAMPLES.append(folder, [replace(first, scores={"score": -1.0, "score_strict": -1.0})], shard=0)
     assert read_run(folder).records[0] == first and len(read_run(folder).records) == 6
 
 

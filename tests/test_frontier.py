@@ -15,7 +15,7 @@ def run(score: list[float], nfe: int, tasks: list[str] | None = None) -> Run:
     names = tasks or ["a"] * len(score)
     rest = {"task_version": "1", "prompt": "", "prompt_sha": "", "data": {}, "target": "", "completion": ""}
     rest |= {"token_ids": [], "queried": 0, "committed_at": [], "stopped_by": "eos"}
-    rest |= {"latency_s": 0.0, "batch_size": 1, "batch": ""}
+    rest |= {"latency_s": 0.0, "share_s": 0.0, "batch_size": 1, "batch": ""}
     records = [
         Record(id=str(i), task=task, num_tokens=12, scores={"score": s}, nfe=nfe, **rest)
         for i, (s, task) in enumerate(zip(score, names, strict=True))

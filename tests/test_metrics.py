@@ -25,6 +25,7 @@ def record(i: int, task: str = "t", score: float = 1.0, tokens: int = 10, nfe: i
         committed_at=[0] * 32,
         stopped_by="eos",
         latency_s=latency,
+        share_s=latency / 4,
         batch_size=4,
         batch=f"{task}/{i // 4}",
     )

@@ -2,28 +2,25 @@
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from parallelbench.records.record import Record, read_run
 from parallelbench.records.trace import TRACES, Step, Trace, replay
 from parallelbench.report.moving_picture import moving_picture
 from parallelbench.report.trace_view import main
 
-EARLIER = Path(__file__).parent / "earlier" / "threshold"
+STORED = Path(__file__).parent / "stored"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run with one traced sample; the one it is taken from is cut off behind it."""
-    shutil.copytree(EARLIER, tmp_path / "run")
-    samples = tmp_path / "run" / "samples.jsonl"
-    samples.write_text(samples.read_text().splitlines(keepends=True)[0])
-    return tmp_path / "run"
+    """A run with one traced sample."""
+    return Path(shutil.copytree(STORED, tmp_path / "run"))
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """What a report leads with, which seconds it shows, and what its tables say of few samples."""
 
-from dataclasses import replace
+from dataclasses import replace as changed
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from test_page import make_run
 
 from parallelbench.records.record import Run, read_run
@@ -45,8 +46,8 @@ def with_decoder(run: Run, name: str, **decoder: object) -> Run:
 
 def slower(run: Run, factor: float, cpu: float | None = None) -> Run:
     """A run with other seconds. cpu: its CPU seconds to its wall seconds."""
-    records = [replace(r, latency_s=factor * r.latency_s) for r in run.records]
-    return replace(run, records=[replace(r, cpu_s=None if cpu is None else cpu * r.seconds) for r in records])
+    records = [replace(r, latency_s=factor * r.latency_s, share_s=factor * r.share_s) for r in run.records]
+    return replace(run, records=[replace(r, cpu_s=None if cpu is None else cpu * r.share_s) for r in records])
 
 
 @pytest.mark.parametrize("tries", [1, 2])
@@ -149,9 +150,9 @@ def test_p_and_interval_do_not_disagree_without_a_word() -> None:
     runs = sweep()[:2]
     row = compare(pair(runs))["all"]
     apart, same = Value(-1.7, -4.0, -0.03, 80), Value(-1.7, -4.0, 0.5, 80)
-    assert replace(row, difference=apart, p=0.12).is_undecided and replace(row, difference=same, p=0.01).is_undecided
-    assert not replace(row, difference=apart, p=0.01).is_undecided
-    text = _markdown(runs[0], runs[1], {"all": replace(row, difference=apart, p=0.12)})
+    assert changed(row, difference=apart, p=0.12).is_undecided and changed(row, difference=same, p=0.01).is_undecided
+    assert not changed(row, difference=apart, p=0.01).is_undecided
+    text = _markdown(runs[0], runs[1], {"all": changed(row, difference=apart, p=0.12)})
     assert "-1.7 [-4.0, -<0.05]" in text and "0.12*" in text and "disagree" in text
 
 
@@ -159,5 +160,5 @@ def test_a_timed_record_has_the_seconds_of_the_processor(cli, tmp_path: Path) ->
     code, out, _ = cli("run", "limit=2", "suite.tasks=[waiting_line/copy]", "out_dir=run")
     assert code == 0 and "measured on" in out
     records = read_run(tmp_path / "run").records
-    assert all(record.cpu_s is not None and 0 < record.cpu_s <= 1.2 * record.seconds + 0.01 for record in records)
+    assert all(record.cpu_s is not None and 0 < record.cpu_s <= 1.2 * record.share_s + 0.01 for record in records)
     assert np.isfinite([record.cpu_s for record in records]).all()  # type: ignore[arg-type]

@@ -1,13 +1,13 @@
 """Decoding order: correlations by hand, and from the command line."""
 
 import csv
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import SMALL
+from msgspec.structs import replace
 from test_sweep_scores import write_run
 
 from parallelbench.records.record import NEVER

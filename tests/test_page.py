@@ -6,13 +6,13 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import SMALL
+from msgspec.structs import asdict, replace
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from parallelbench.records.record import Record, Run, readable_runs
@@ -54,7 +54,8 @@ def make_run(name: str, knob: object, cache: str, tasks: list[str], num: int, *,
             text = HOSTILE[i % len(HOSTILE)] if i < 8 else f"answer {i} " * 5
             scores = {"score": float(score), "score_strict": float(score == 1)}
             numbers = {"num_tokens": int(rng.integers(4, 30)), "nfe": nfe, "queried": 40 * nfe}
-            timing = {"latency_s": float(rng.uniform(0.1, 0.2)), "batch_size": 8, "batch": f"{task}/{i // 8}"}
+            latency_s = float(rng.uniform(0.1, 0.2))
+            timing = {"latency_s": latency_s, "share_s": latency_s / 8, "batch_size": 8, "batch": f"{task}/{i // 8}"}
             asked = {"prompt": f"{text}?", "prompt_sha": str(i), "data": {}, "target": text}
             records.append(
                 Record(
@@ -73,9 +74,10 @@ def make_run(name: str, knob: object, cache: str, tasks: list[str], num: int, *,
             )
     choices = {"model": "tiny", "decoder": name, "cache": cache, "stop": "strict_eos", "suite": "default"}
     info = {"schema": 1, "status": "done", "config_hash": "0", "choices": choices, "model": model, "device": "cpu"}
+    info |= {"knobs": {"decoder.rule.tau": knob}}
     config = {
         "decoder": {"_target_": "decoders.Decoder", "rule": {"_target_": "decoders.Threshold", "tau": knob}},
-        "suite": {"_target_": "parallelbench.tasks.Suite"},
+        "suite": {"_target_": "parallelbench.Suite"},
         "batch_size": 8,
     }
     return Run(Path(f"runs/{name}-{cache}-{knob}"), config, info, records)

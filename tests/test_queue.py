@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import BLOCK, PAD, SPECS, make_model
+from msgspec import structs
 from test_loop import CACHES, DECODERS, STOPS, block_len, fits
 
 import dllm
@@ -259,11 +260,11 @@ def test_a_killed_run_keeps_what_had_ended_and_decodes_only_the_rest(tmp_path: P
     kept = len(SAMPLES.read(tmp_path / "killed")[0])
     resumed, given = decoded_run(tmp_path / "killed", 4)
     assert 0 < kept < 10 and kept % 4 and given == [10 - kept] and len(whole) == 10
-    timeless = {"latency_s": 1.0, "share_s": 1.0}
-    assert [replace(r, **timeless) for r in resumed] == [replace(r, **timeless) for r in whole]
+    timeless = {"latency_s": 1.0, "share_s": 1.0, "cpu_s": 1.0}
+    assert [structs.replace(r, **timeless) for r in resumed] == [structs.replace(r, **timeless) for r in whole]
     alone = {"batch": "", "batch_size": 1, **timeless}
-    assert [replace(r, **alone) for r in slower] == [replace(r, **alone) for r in whole]
-    total, share = (sum(value(r) for r in whole) for value in (lambda r: r.latency_s, lambda r: r.seconds))
+    assert [structs.replace(r, **alone) for r in slower] == [structs.replace(r, **alone) for r in whole]
+    total, share = (sum(value(r) for r in whole) for value in (lambda r: r.latency_s, lambda r: r.share_s))
     assert 0 < share < total
 
 

@@ -5,10 +5,10 @@ import os
 import runpy
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from test_page import TASKS, make_run
 
 from parallelbench.records.record import Run

@@ -3,13 +3,14 @@
 import csv
 import json
 import re
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from msgspec.structs import asdict, replace
 
+from parallelbench.records.facts import knobs_of
 from parallelbench.records.record import Record, Run
 from parallelbench.report.best_knob import ORACLE, oracle_rows
 from parallelbench.report.compare import compare
@@ -173,7 +174,7 @@ def test_a_tie_is_a_tie_and_a_gain_is_seen() -> None:
 
 def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes: object) -> Run:
     """A finished run of threshold tau on disk, samples alternating between two tasks."""
-    changed = {"tasks": ["a", "b"], "version": "1", "suite": "parallelbench.tasks.Suite", **changes}
+    changed = {"tasks": ["a", "b"], "version": "1", "suite": "parallelbench.Suite", **changes}
     tasks = list(changed["tasks"])  # type: ignore[call-overload]
     records = [
         Record(
@@ -193,6 +194,7 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
             committed_at=[0] * 32,
             stopped_by="end",
             latency_s=0.01,
+            share_s=0.01,
             batch_size=1,
             batch="",
         )
@@ -206,7 +208,7 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
     config |= {"gen_length": None, "block_length": None, **changed.get("config", {})}  # type: ignore[dict-item]
     choices |= changed.get("choices", {})  # type: ignore[arg-type]
     info = {"schema": 1, "status": changed.get("status", "done"), "choices": choices, "model": "m"}
-    info |= {"device": "cpu", "config_hash": "0", **changed.get("info", {})}  # type: ignore[dict-item]
+    info |= {"device": "cpu", "config_hash": "0", "knobs": knobs_of(config), **changed.get("info", {})}  # type: ignore[dict-item]
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "run.json").write_text(json.dumps(info))

@@ -15,7 +15,7 @@ from parallelbench.records.record import read_run
 from parallelbench.wiring.command import command
 from parallelbench.wiring.conf import CONF, GROUPS, PARTS, build_part, doubt, known_targets
 
-EARLIER = Path(__file__).parent / "earlier" / "threshold"
+STORED = Path(__file__).parent / "stored"
 SUITE = {"_target_": "parallelbench.Suite", "tasks": ["waiting_line/copy"]}
 PATH = {"_target_": "pathlib.Path", "_args_": ["PWNED"]}
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {  # a suite of a stored config, and what the refusal says
@@ -51,9 +51,7 @@ def stored(tmp_path: Path) -> Callable[..., Path]:
     """A finished run with other parts in its config."""
 
     def make(folder: str = "run", **parts: Any) -> Path:
-        shutil.copytree(EARLIER, tmp_path / folder)
-        samples = tmp_path / folder / "samples.jsonl"
-        samples.write_text(samples.read_text().splitlines()[0] + "\n")  # it was killed in the second
+        shutil.copytree(STORED, tmp_path / folder)
         file = tmp_path / folder / "config.yaml"
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **parts}))
         return tmp_path / folder
@@ -94,7 +92,7 @@ def test_a_grammar_of_the_users_own_may_be_anywhere(cli, stored) -> None:
     folder = stored(
         suite={
             **SUITE,
-            "tasks": yaml.safe_load((EARLIER / "config.yaml").read_text())["suite"]["tasks"],
+            "tasks": yaml.safe_load((STORED / "config.yaml").read_text())["suite"]["tasks"],
             "grammar": "http://x.invalid",
         }
     )

@@ -332,5 +332,6 @@ def test_acceptance_is_told_by_task_and_offset() -> None:
 def make_record(task: str, drafts: Sequence[Sequence[int]]) -> Record:
     numbers = {"num_tokens": 4, "scores": {"score": 1.0, "score_strict": 1.0}, "nfe": 2, "queried": 8}
     texts = dict.fromkeys(("id", "task_version", "prompt", "prompt_sha", "target", "completion", "batch"), "")
-    rest = {"data": {}, "token_ids": [1] * 4, "committed_at": [0, 0, 0, 1], "stopped_by": "eos", "latency_s": 1.0}
+    rest = {"data": {}, "token_ids": [1] * 4, "committed_at": [0, 0, 0, 1], "stopped_by": "eos"}
+    rest |= {"latency_s": 1.0, "share_s": 1.0}
     return Record(task=task, batch_size=1, drafts=drafts, **numbers, **texts, **rest)

@@ -21,7 +21,7 @@ from parallelbench.stats.table import measured_on
 from parallelbench.wiring.menu import understood
 
 ROOT = Path(__file__).parent.parent
-EARLIER = Path(__file__).parent / "earlier" / "threshold"
+STORED = Path(__file__).parent / "stored"
 COPY = "waiting_line/copy"
 LONG = "a" * 5000
 REFUSED = [  # and a part of the sentence
@@ -173,7 +173,7 @@ def stored(tmp_path: Path):
 
     def make(name: str = "run", info: dict | None = None, record: dict | None = None, **config) -> Path:
         folder = tmp_path / name
-        shutil.copytree(EARLIER, folder)
+        shutil.copytree(STORED, folder)
         for file, changes in (("run.json", info or {}), ("samples.jsonl", record or {})):
             content = json.loads((folder / file).read_text() if file == "run.json" else first_line(folder / file))
             choices = {**content.get("choices", {}), **changes.pop("choices", {})}

@@ -1,9 +1,8 @@
 """Scores across wordings: closed forms first, then a report of made-up runs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from test_page import make_run
 
 from parallelbench.records.questions import question, wording

@@ -1,1 +1,1 @@
-"""The files of a run: what they hold, how they are written, and what earlier ones said. Computes nothing."""
+"""The files of a run: what they hold, and how they are written. Computes nothing."""

@@ -1,7 +1,7 @@
 """What a run states of itself when it is written, so that no reader has to know its classes."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -16,10 +16,10 @@ class Facts:
     knobs: the settings of the commit rule and of the revision, or of a loop of its own, by their dotted keys.
     """
 
-    is_baseline: bool
-    fixed_number: bool
-    generation: str
-    knobs: Mapping[str, object]
+    is_baseline: bool = False
+    fixed_number: bool = False
+    generation: str = ""
+    knobs: Mapping[str, object] = field(default_factory=dict)
     is_ceiling: bool = False
 
 

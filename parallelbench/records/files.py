@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from msgspec.structs import asdict
+
 PACKAGES = Path(__file__).parents[2]
 _WITHIN = PACKAGES / "parallelbench" / "conf"  # where it is installed
 CONF = _WITHIN if _WITHIN.exists() else PACKAGES / "conf"  # by path: a folder `conf` of the user's must not shadow it
@@ -75,9 +77,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def to_json(value: Any, *, compact: bool = False, indent: int | None = None) -> str:
-    """A value as JSON that every reader takes. Raises ValueError for NaN and infinities."""
-    separators = (",", ":") if compact else None
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent)
+    """A value, which may hold Structs, as JSON that every reader takes. Raises ValueError for NaN and infinities."""
+    layout = {"separators": (",", ":") if compact else None, "indent": indent}
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=asdict, **layout)
 
 
 def append(path: Path, text: str) -> None:

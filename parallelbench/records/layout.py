@@ -4,13 +4,6 @@ from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
 
-class Scores(TypedDict):
-    """What every scorer says; it may say more."""
-
-    score: float
-    score_strict: float
-
-
 class Identity(TypedDict):
     """Of run.json: the fingerprint of the weights, and the version of each task."""
 
@@ -26,7 +19,7 @@ class Git(TypedDict):
 
 
 class Info(TypedDict):
-    """Of run.json."""
+    """Of run.json, beside `Facts`."""
 
     status: Literal["partial", "done"]
     config_hash: str
@@ -36,11 +29,6 @@ class Info(TypedDict):
     processes: NotRequired[int]
     identity: NotRequired[Identity]
     git: NotRequired[Git | None]
-    is_baseline: NotRequired[bool]
-    fixed_number: NotRequired[bool]
-    is_ceiling: NotRequired[bool]
-    generation: NotRequired[str]
-    knobs: NotRequired[Mapping[str, object]]
 
 
 class Choices(TypedDict):

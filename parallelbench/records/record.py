@@ -3,34 +3,37 @@
 import hashlib
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from msgspec import Meta, Struct
+from msgspec.json import Decoder
 from tqdm import tqdm
 
 from dllm.validation import shown
-from parallelbench.records.compat import as_written_today, first_paths, unstated_facts
 from parallelbench.records.facts import Facts
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
-from parallelbench.records.layout import Choices, Config, Info, Scores, SuiteConfig
-from parallelbench.records.shape import check
+from parallelbench.records.layout import Choices, Config, Info, SuiteConfig
 from parallelbench.records.shards import Shards
+from parallelbench.records.typed import typed
 from parallelbench.tasks.base import Sample
 
 SCHEMA = 1
 MOST_KNOBS, MOST_SETTINGS, DEEPEST = 200, 5000, 40  # of a run, and levels of its config
 CONFIG, RUN = "config.yaml", "run.json"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML has it
 NEVER = -1  # of committed_at: no forward did
-NEW = {"drafts", "share_s", "cpu_s"}  # not in lines of before they were there
-LEAST = {"num_tokens": 0, "nfe": 1, "queried": 0, "batch_size": 1}
+LARGEST = 2**63 - 1  # of numbers; what counts or measures something here is far below
+
+Count = Annotated[int, Meta(ge=1, le=LARGEST)]
+Number = Annotated[int, Meta(ge=0, le=LARGEST)]
+Score = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Seconds = Annotated[float, Meta(gt=0, le=LARGEST)]
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True, forbid_unknown_fields=True):
     """One decoded and scored sample.
 
     prompt: the user's text.
@@ -47,7 +50,7 @@ class Record:
     drafts: four numbers for each forward that verified drafts: which forward it was, how many drafts it was given, how
         many of them it wrote, and whether (1 or 0) the next tokens were too close to tell.
     share_s: its part of the run's seconds. Those of each forward are divided evenly among the samples in it.
-    cpu_s: its part of the CPU seconds of the thread that decoded.
+    cpu_s: its part of the CPU seconds of the thread that decoded, where somebody measured them.
     """
 
     id: str
@@ -59,23 +62,18 @@ class Record:
     target: str
     completion: str
     token_ids: Sequence[int]
-    num_tokens: int
-    scores: Mapping[str, float]
-    nfe: int
-    queried: int
+    num_tokens: Number
+    scores: Mapping[str, Score]
+    nfe: Count
+    queried: Number
     committed_at: Sequence[int]
     stopped_by: str
-    latency_s: float
-    batch_size: int
+    latency_s: Seconds
+    share_s: Seconds
+    batch_size: Count
     batch: str
     drafts: Sequence[Sequence[int]] = ()
-    share_s: float | None = None
-    cpu_s: float | None = field(default=None, compare=False)
-
-    @property
-    def seconds(self) -> float:
-        """Its part of the run's seconds. Runs of before share_s decoded batch by batch, and latency_s is a batch's."""
-        return self.latency_s / self.batch_size if self.share_s is None else self.share_s
+    cpu_s: Seconds | None = None
 
     @property
     def sample(self) -> Sample:
@@ -88,28 +86,16 @@ def prompt_sha(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
-def _record(values: Any) -> Record:
-    check(values, Record, "")
-    for name, least in LEAST.items():
-        if values[name] < least:
-            raise ValueError(f"{name} is {values[name]}, less than {least}")
-    for name in ("latency_s", "share_s", "cpu_s"):
-        if (seconds := values.get(name)) is not None and seconds <= 0:
-            raise ValueError(f"{name} is {seconds}, which no forward takes")
-    check(values["scores"], Scores, "scores")
-    return Record(**values)
+def _is_scored(record: Record) -> None:
+    for name in ("score", "score_strict"):
+        if name not in record.scores:
+            raise ValueError(f"nothing says its scores.{name}")
 
 
-SAMPLES = Shards(
-    "samples",
-    dump=lambda record: to_json({name: value for name, value in asdict(record).items() if name not in NEW or value}),
-    load=_record,
-    what=("a record", "restore the file or delete it"),
-)
+SAMPLES = Shards("samples", Decoder(Record), to_json, _is_scored, ("a record", "restore the file or delete it"))
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """A run read from disk."""
 
     folder: Path
@@ -124,17 +110,12 @@ class Run:
 
     @property
     def facts(self) -> Facts:
-        unstated = unstated_facts(self.config)
-        if "knobs" not in self.info:
-            return unstated
-        is_baseline, fixed_number = (self.info.get(key, False) for key in ("is_baseline", "fixed_number"))
-        is_ceiling = self.info.get("is_ceiling", unstated.is_ceiling)
-        return Facts(is_baseline, fixed_number, self.info.get("generation", ""), self.info["knobs"], is_ceiling)
+        return typed(self.info, Facts)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Identity of a run: its resolved config without where it is written, whatever its classes are called now."""
-    kept = {key: value for key, value in first_paths(config).items() if key != "out_dir"}
+    """Identity of a run: its resolved config without where it is written."""
+    kept = {key: value for key, value in config.items() if key != "out_dir"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -157,7 +138,7 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
     if isinstance(old, int) and isinstance(new, int) and old < new:
         written["limit"] = new
     if config_hash(written) != config_hash(config):
-        key, old, new = _first_difference(as_written_today(written), as_written_today(config))
+        key, old, new = _first_difference(written, config)
         raise ValueError(f"{folder} holds a run with {key}={old}, not {new}; choose another out_dir or delete that one")
     if info.get("identity", identity) != identity:
         raise ValueError(
@@ -201,15 +182,14 @@ def read_run(folder: Path) -> Run:
             raise ValueError(f"{folder} is not a run directory: it has no {name}")
     info, config = read_info(folder), _read_config(folder)
     try:
-        check(config, SuiteConfig if info["choices"] else Config, "")
+        typed(config, SuiteConfig if info["choices"] else Config)
     except ValueError as error:
         raise ValueError(f"{folder} holds no run of this package ({error}); leave it out") from error
     records = list(_whole(folder).values())
-    scored: dict[str, set[str]] = defaultdict(set)
+    scored: dict[str, Set[str]] = {}
     for record in records:
-        if record.scores.keys() != (scored[record.task] or record.scores.keys()):
+        if record.scores.keys() != scored.setdefault(record.task, record.scores.keys()):
             raise ValueError(f"{folder}: sample {record.id!r} has not the scores of its task; score that run again")
-        scored[record.task] |= record.scores.keys()
     return Run(folder, config, info, records)
 
 
@@ -232,12 +212,13 @@ def read_info(folder: Path) -> dict[str, Any]:
     try:
         if schema != SCHEMA or type(schema) is not int:
             raise ValueError(f"{RUN} has schema {shown(schema)}, not {SCHEMA}")
-        check(info, Info, "")
+        typed(info, Info)
+        typed(info, Facts)
         for key in ("knobs", "choices"):
             if len(info.get(key, ())) > MOST_KNOBS:
                 raise ValueError(f"{RUN} has {len(info[key])} {key}, more than {MOST_KNOBS}")
         if info["choices"]:
-            check(info["choices"], Choices, "choices")
+            typed(info["choices"], Choices, "choices")
     except ValueError as error:
         raise ValueError(f"{folder} holds no run of this package ({error}); leave it out") from error
     return info
@@ -297,33 +278,33 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-class _Loader(yaml.SafeLoader):
-    """The same: a value that refers to another could stand for millions of them."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
+def _excess(data: bytes) -> str:
+    """What a YAML text has more of than a config, before anything is made of it; empty where it has not. Raises
+    YAMLError for a value that refers to another, which could stand for millions of them."""
+    depth = nodes = 0
+    for event in yaml.parse(data, LOADER):
+        if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError("an alias")
-        return super().compose_node(parent, index)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        nodes += isinstance(event, yaml.NodeEvent)
+        if depth > DEEPEST or nodes > 2 * MOST_SETTINGS:  # a setting is a key and a value
+            return f"{DEEPEST} levels" if depth > DEEPEST else f"{MOST_SETTINGS} settings"
+    return ""
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
+    data = read_bytes(path)
     try:
-        content = yaml.load(read_bytes(path), _Loader)
+        excess = _excess(data)
+        content = {} if excess else yaml.load(data, LOADER)
         json.dumps(content, sort_keys=True)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path} is not valid YAML; restore it or choose another out_dir") from error
     except TypeError as error:
         raise ValueError(f"{path} holds values that no config has ({error}); restore it") from error
+    if excess:
+        raise ValueError(f"{path} has more than {excess}; leave that run out")
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no config; restore it or choose another out_dir")
-    left, number = [(content, 0)], 0
-    while left:
-        value, depth = left.pop()
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        left += [(one, depth + 1) for one in inner]
-        number += isinstance(value, dict)
-        if depth > DEEPEST or number + len(left) > MOST_SETTINGS:
-            many = f"more than {DEEPEST} levels" if depth > DEEPEST else f"more than {MOST_SETTINGS} settings"
-            raise ValueError(f"{path} has {many}; leave that run out")
-    return as_written_today(content)
+    return content

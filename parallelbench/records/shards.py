@@ -9,9 +9,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+from msgspec import DecodeError
+from msgspec.json import Decoder
 
 from parallelbench.records.files import append, parse_json, read_bytes, replace_file
+from parallelbench.records.typed import typed
 
 BLANK = b" \t\r\0"  # zeros are what a crash leaves where a line should be
 
@@ -25,19 +29,25 @@ class HasId(Protocol):
 T = TypeVar("T", bound=HasId)
 
 
+class _CutOff(ValueError):
+    """A line that begins as an object and is no JSON."""
+
+
 @dataclass(frozen=True)
 class Shards(Generic[T]):
     """A kind of lines.
 
     name: of the file, without suffix.
+    decoder: from JSON to an item.
     dump: an item as JSON in one line.
-    load: its JSON values as an item; raises ValueError, TypeError, KeyError or AttributeError where they are none.
+    check: raises ValueError for an item that can be none though its types are right.
     what: an item in messages, and what to do about a line that is none.
     """
 
     name: str
+    decoder: Decoder[T]
     dump: Callable[[T], str]
-    load: Callable[[Any], T]
+    check: Callable[[T], None]
     what: tuple[str, str]
 
     def file(self, folder: Path) -> Path:
@@ -61,18 +71,18 @@ class Shards(Generic[T]):
                 line = line.strip(BLANK)
                 if not line:
                     continue
-                where, (what, remedy) = f"line {number} of {path}", self.what
                 try:
-                    values = parse_json(line.decode("utf-8"))
-                except ValueError as error:
-                    if not line.startswith(b"{"):
-                        raise ValueError(f"{where} is not {what} ({error}); {remedy}") from error
-                    cut_off.append(f"{where} is cut off; delete that line and repeat the run's command to fill it in")
+                    item = self._load(line)
+                    self.check(item)
+                except _CutOff:
+                    cut_off.append(
+                        f"line {number} of {path} is cut off; delete that line and repeat the run's command to fill it "
+                        "in"
+                    )
                     continue
-                try:
-                    item = self.load(values)
-                except (ValueError, TypeError, KeyError, AttributeError) as error:
-                    raise ValueError(f"{where} is not {what} ({error}); {remedy}") from error
+                except ValueError as error:
+                    what, remedy = self.what
+                    raise ValueError(f"line {number} of {path} is not {what} ({error}); {remedy}") from error
                 items.setdefault(item.id, item)
         return items, cut_off
 
@@ -95,6 +105,17 @@ class Shards(Generic[T]):
 
     def shards(self, folder: Path) -> list[Path]:
         return sorted(path for path in folder.glob(f"{self.name}.*.jsonl") if path.name.split(".")[1].isdigit())
+
+    def _load(self, line: bytes) -> T:
+        try:
+            return self.decoder.decode(line)
+        except (DecodeError, RecursionError):
+            pass  # Python's reader takes halves of surrogate pairs, and tells what is cut off from what is wrong
+        try:
+            values = parse_json(line.decode("utf-8"))
+        except ValueError as error:
+            raise (_CutOff if line.startswith(b"{") else ValueError)(str(error)) from error
+        return typed(values, self.decoder.type)
 
     def _paths(self, folder: Path) -> list[Path]:
         return [path for path in (self.file(folder), *self.shards(folder)) if os.path.lexists(path)]

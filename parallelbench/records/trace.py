@@ -5,12 +5,14 @@ it ends in its record's tokens.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.json import Decoder
+from msgspec.structs import asdict
 
 from parallelbench.records.files import to_json
 from parallelbench.records.record import NEVER, Record, Run
-from parallelbench.records.shape import check
 from parallelbench.records.shards import Shards
 
 SCHEMA = 1
@@ -19,8 +21,7 @@ MAX_OPEN = 64  # candidates kept per forward, the surest: a trace grows with its
 Token = tuple[int, int | None, float | None]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True, forbid_unknown_fields=True):
     """One forward of one sample; columns count from the response's first.
 
     forward: its number from 0, as in `Record.committed_at`.
@@ -40,11 +41,10 @@ class Step:
     writes: list[Token]
     open: list[Token]
     accepted: int = 0
-    rejected: list[Token] = field(default_factory=list)
+    rejected: list[Token] = []
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """The steps of one sample.
 
     columns: of its response, how many.
@@ -135,29 +135,18 @@ def expected(trace: Trace, record: Record) -> list[int] | None:
     return trace.reference if len(trace.reference) == len(record.token_ids) else None
 
 
-def _trace(values: Any) -> Trace:
-    schema = values.pop("schema")
-    if schema != SCHEMA:
-        raise ValueError(f"its schema is {schema}, this version reads {SCHEMA}")
-    check(values, Trace, "")
-    steps = []
-    for step in values.pop("steps"):
-        tokens = {name: [(c, t, p) for c, t, p in step.pop(name, ())] for name in ("writes", "open", "rejected")}
-        first, behind = step.pop("window")
-        steps.append(Step(window=(first, behind), **tokens, **step))
-    texts = {int(token): text for token, text in values.pop("texts").items()}
-    trace = Trace(**values, texts=texts, steps=steps)
-    shown = [one for step in steps for one in (*step.writes, *step.open)]
+def _leads_somewhere(trace: Trace) -> None:
+    shown = [one for step in trace.steps for one in (*step.writes, *step.open)]
     outside = [column for column, _, _ in shown if not 0 <= column < trace.columns]
-    unknown = {*trace.reference, *(token for _, token, _ in shown)} - {*texts, None}
-    if not steps or outside or unknown or min(step.end for step in steps) < 0:
+    unknown = {*trace.reference, *(token for _, token, _ in shown)} - {*trace.texts, None}
+    if not trace.steps or outside or unknown or min(step.end for step in trace.steps) < 0:
         raise ValueError(f"column {outside[0]} of {trace.columns}" if outside else "its steps lead nowhere")
-    return trace
 
 
 TRACES = Shards(
     "traces",
+    Decoder(Trace),
     dump=lambda trace: to_json({"schema": SCHEMA, **asdict(trace)}, compact=True),
-    load=_trace,
+    check=_leads_somewhere,
     what=("a trace", "delete that file and repeat the run's command with traces="),
 )

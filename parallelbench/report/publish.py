@@ -10,7 +10,7 @@ from typing import Any
 
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
 from parallelbench.records.record import Run, config_hash, read_run
-from parallelbench.records.shape import check
+from parallelbench.records.typed import typed
 from parallelbench.report import plots
 from parallelbench.report.sinks import Log, Logs, Sinks
 from parallelbench.stats.curves import curve_names, run_names
@@ -94,8 +94,7 @@ def _send(folder: Path, sinks: Sinks, name: str, config: Mapping[str, Any], fill
     """Fills a Log of every sink that `sent.json` does not name for this, and names there those that did not fail."""
     path = folder / SENT
     try:
-        sent: list[str] = parse_json(read_bytes(path)) if path.exists() else []
-        check(sent, list[str], SENT)
+        sent = typed(parse_json(read_bytes(path)) if path.exists() else [], list[str], SENT)
     except ValueError as error:
         print(f"{path} does not name the sinks that have {name} ({error}); delete it to send again", file=sys.stderr)
         return

@@ -87,7 +87,7 @@ def make_record(
     scores: Mapping[str, float],
     version: str,
     latency_s: float,
-    share_s: float | None = None,
+    share_s: float,
     cpu_s: float | None = None,
     *,
     batch: Sequence[Sample] = (),

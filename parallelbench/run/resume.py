@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from tqdm import tqdm
 
 from parallelbench.records.lock import writing
@@ -19,8 +20,8 @@ from parallelbench.records.provenance import provenance
 from parallelbench.records.record import (
     SAMPLES,
     SCHEMA,
-    Record,
     Run,
+    Score,
     config_hash,
     open_run,
     read_info,
@@ -28,8 +29,8 @@ from parallelbench.records.record import (
     write_config,
     write_info,
 )
-from parallelbench.records.shape import check
 from parallelbench.records.trace import TRACES
+from parallelbench.records.typed import typed
 from parallelbench.run.generator import Refilling
 from parallelbench.run.job import Job
 from parallelbench.run.measure import timed_requests, watch_memory
@@ -196,7 +197,7 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
             raise ValueError(f"{folder} has samples of task {record.task!r}, which its suite does not name")
         task = known[record.task]
         scores = _scores(task, record.sample, record.completion)
-        records.append(Record(**{**asdict(record), "scores": scores, "task_version": task.version}))
+        records.append(replace(record, scores=scores, task_version=task.version))
     identity = run.info.get("identity", {}) | {"tasks": {task.name: task.version for task in tasks}}
     SAMPLES.rewrite(folder, records)
     write_info(folder, {**run.info, "identity": identity})
@@ -208,5 +209,4 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
 def _scores(task: Task, sample: Sample, completion: str) -> dict[str, float]:
     """Raises ValueError for a score that is no number: it could not be read again."""
     scores = {name: float(value) for name, value in task.score(sample, completion).items()}
-    check(scores, Mapping[str, float], f"{sample.id}: scores")
-    return scores
+    return typed(scores, dict[str, Score], f"{sample.id}: scores")

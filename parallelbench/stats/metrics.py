@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from parallelbench.records.questions import question
 from parallelbench.records.record import Record
@@ -72,7 +73,7 @@ METRICS = {
         "tokens before EOS per second of decoding, at the run's batch size",
         0,
         lambda r: r.num_tokens,
-        lambda r: r.seconds,
+        lambda r: r.share_s,
         is_timed=True,
         intervals=(False, True),
     ),
@@ -154,4 +155,4 @@ def slowest(records: Sequence[Record]) -> Record:
     nfe = max(len(longest.committed_at), most) if varies else most
     per_forward = sum(record.queried for record in records) / max(sum(record.nfe for record in records), 1)
     tokens = sum(record.num_tokens for record in records) / len(records)
-    return replace(longest, nfe=nfe, num_tokens=round(tokens), queried=round(per_forward * nfe))
+    return structs.replace(longest, nfe=nfe, num_tokens=round(tokens), queried=round(per_forward * nfe))

@@ -81,5 +81,5 @@ def measured_on(run: Run) -> str:
 
 def _odd_clock(run: Run) -> bool:
     """Whether a forward took less than any can, or one sample a thousand times as long as most and above a minute."""
-    seconds = [record.seconds / record.nfe for record in run.records]
+    seconds = [record.share_s / record.nfe for record in run.records]
     return bool(seconds) and (min(seconds) < LEAST_FORWARD or max(seconds) > max(1000 * median(seconds), 60.0))

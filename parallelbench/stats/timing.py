@@ -22,7 +22,7 @@ def waiting(run: Run) -> float | None:
     cpu = [record.cpu_s for record in run.records if record.cpu_s is not None]
     if not cpu or len(cpu) < len(run.records) or not run.info["device"].startswith("cpu"):
         return None
-    return sum(record.seconds for record in run.records) / max(sum(cpu), 1e-9)
+    return sum(record.share_s for record in run.records) / max(sum(cpu), 1e-9)
 
 
 def busy(run: Run) -> str:

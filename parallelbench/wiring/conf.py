@@ -17,7 +17,6 @@ import decoders
 import dllm
 import parallelbench
 from dllm.validation import at_home, shown
-from parallelbench.records.compat import public_paths
 from parallelbench.records.files import os_sentence
 from parallelbench.report.options import Untrusted
 from parallelbench.tasks import Task
@@ -41,15 +40,15 @@ PARTS = ("decoder", "cache", "stop", "suite")  # groups of what is built again f
 def make_part(config: DictConfig) -> Any:
     """The object that a part of a config describes. Raises Hydra's errors; see `in_one_sentence`."""
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    return instantiate(at_home(public_paths(plain)), _convert_="all")
+    return instantiate(at_home(plain), _convert_="all")
 
 
 def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
     """The settings that identify a run. Those left out may change for a run that exists: where its numbers go, and how
-    many of its samples are traced. A template that is none came later than the first runs."""
+    many of its samples are traced. A template that is none is not stated."""
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
     left_out = ("sink", "traces", *(["template"] if resolved.get("template") is None else []))
-    return {key: value for key, value in public_paths(resolved).items() if key not in left_out}
+    return {key: value for key, value in resolved.items() if key not in left_out}
 
 
 @contextmanager
@@ -74,7 +73,7 @@ def build_part(config: Mapping[str, Any], trust: bool = False, given: Mapping[st
 def doubt(config: Any, groups: tuple[str, ...] = PARTS) -> str:
     """The first value of a stored config that could do more than describe parts of this package, and what it could do;
     empty where there is none. groups: of conf/, whose classes and functions are ours."""
-    left, known = [("", public_paths(config))], known_targets(groups)
+    left, known = [("", config)], known_targets(groups)
     while left:
         key, value = left.pop()
         if isinstance(value, Mapping | list | tuple):

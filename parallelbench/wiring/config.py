@@ -156,8 +156,7 @@ def _folder(config: DictConfig) -> Path:
     joined = "-".join(f"{key.split('.')[-1]}{value}" for key, value in _knobs(settings).items())
     knobs = re.sub(r"[^\w.-]", "_", joined)[:MAX_KNOBS]
     stem, identity = "-".join([*names, *([knobs] if knobs else [])]), config_hash(settings)
-    unnamed = below / "-".join([*names, identity])  # older runs have no knobs in their names
-    there = same_runs([unnamed, *sorted(below.glob(f"{glob.escape(stem)}-*"))], settings)
+    there = same_runs(sorted(below.glob(f"{glob.escape(stem)}-*")), settings)
     if fewer := [limit for limit in there if limit <= config.limit]:
         return there[max(fewer)]
     folder = below / f"{stem}-{identity}"

@@ -104,5 +104,5 @@ def _record(decoding: "Decoding", sample: Sample, task: Task | None) -> tuple[Re
     assert generation is not None
     right = task.nearest(sample, generation.text) if isinstance(task, ManyAnswers) else sample.target
     scores, version = (task.score(sample, generation.text), task.version) if task else ({}, "")
-    record = make_record(sample, generation, scores, version, decoding.seconds)
+    record = make_record(sample, generation, scores, version, decoding.seconds, decoding.seconds)
     return record, make_trace(sample.id, generator.model, generation, decoding.steps, right)

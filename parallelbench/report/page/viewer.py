@@ -3,9 +3,10 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import chain, zip_longest
 from typing import Any
+
+from msgspec.structs import asdict
 
 from parallelbench.records.record import Record, Run
 from parallelbench.records.trace import Trace, expected, traces_of
