@@ -9,10 +9,14 @@ import runpy
 import socket
 import subprocess
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
+from typing import Any, NoReturn
 
 
 def run(
@@ -45,17 +49,16 @@ def server() -> socket.socket:
     process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], **streams)
     theirs.close()
 
-    def end() -> None:
+    def close() -> None:
         ours.close()
         process.wait()
 
-    atexit.register(end)
+    atexit.register(close)
     return ours
 
 
 def serve(asking: socket.socket) -> None:
-    """Forks a child for each request, until the other side closes. In a child it returns after the command, so that the
-    child ends as an interpreter does."""
+    """Forks a child for each request, until the other side closes."""
     import hydra  # noqa: F401
     import torch
     from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2ForCausalLM  # noqa: F401
@@ -69,7 +72,7 @@ def serve(asking: socket.socket) -> None:
         child = os.fork()
         if child == 0:
             asking.close()
-            return become(files, path)
+            end(become, files, path)
         for file in files:
             os.close(file)
         asking.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
@@ -96,6 +99,25 @@ def become(files: list[int], path: list[str]) -> None:
     else:
         sys.path[:], sys.argv = [str(Path(first).parent), *below, *path], [first, *rest]
         runpy.run_path(first, run_name="__main__")
+
+
+def end(command: Callable[..., None], *arguments: Any) -> NoReturn:
+    """Does the command and ends as an interpreter does, but for taking all modules apart, which takes a second."""
+    code = 0
+    try:
+        command(*arguments)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

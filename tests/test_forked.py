@@ -14,12 +14,12 @@ print(sys.argv, sys.path[0], os.getcwd(), sorted(os.environ), __name__, "paralle
 print("told", file=sys.stderr)
 if sys.argv[1] == "killed": os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[1] == "wrong": raise ValueError("wrong")
-sys.exit(int(sys.argv[1]))
+sys.exit("said" if sys.argv[1] == "said" else int(sys.argv[1]))
 """
 
 
 @pytest.mark.parametrize("how", ["code", "script", "module"])
-@pytest.mark.parametrize("end", ["0", "3", "wrong", "killed"])
+@pytest.mark.parametrize("end", ["0", "3", "wrong", "killed", "said"])
 def test_a_forked_command_is_a_process_of_its_own(tmp_path: Path, how: str, end: str) -> None:
     (tmp_path / "mine.py").write_text(CODE)
     words = {"code": ["-c", CODE], "script": [str(tmp_path / "mine.py")], "module": ["-m", "mine"]}[how]
