@@ -16,6 +16,7 @@ def replay(folder: Path) -> subprocess.CompletedProcess[str]:
     return forked.run("-m", "tests.golden.replay", folder, cwd=Path(__file__).parents[1])
 
 
+@pytest.mark.core
 def test_recordings_replay() -> None:
     done = replay(GOLDEN)
     cases = [path for path in GOLDEN.glob("*/*.json") if path.parent.name != "models"]

@@ -165,6 +165,7 @@ def run(
     return decode(model, prompts, gen_len=GEN, block_len=block_len(cache), **parts)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ["full", "shifted", "block_causal", "shifted_block_causal"])
 @pytest.mark.parametrize(("decoder", "rule"), [("fixed1", top_k(1)), ("threshold", threshold(0.6))])
 def test_loop_equals_textbook(kind: str, decoder: str, rule, prompts) -> None:
@@ -239,6 +240,7 @@ def test_fast_combinations_leave_no_part_out() -> None:
         assert {tuple(v[i] for i in parts) for v in fast} == {tuple(v[i] for i in parts) for v in every}
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("kind", "stop", "decoder", "cache"), combinations())
 def test_batched_equals_alone(kind: str, stop: str, decoder: str, cache: str, prompts) -> None:
     model = make_model(kind)
