@@ -3,12 +3,12 @@
 
 import json
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from checked import Checks  # before our packages, whose functions it wraps
 from jaxtyping import config
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -67,17 +67,16 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.fixture(autouse=True)
-def types_of_some(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Checks types and shapes in a quarter of the tests, spread by their names. The checks make a test three to five
-    times as slow, and the others call the same functions. All are checked with `-m slow or not slow`."""
-    everything = "not slow" not in request.config.getoption("markexpr")
-    config.update("jaxtyping_disable", not everything and zlib.crc32(request.node.nodeid.encode()) % 4 > 0)
+def types_of_first_calls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Checks types and shapes in each function's first call in a test function; with `-m "slow or not slow"` in all."""
+    Checks.calls = 1 if "not slow" in request.config.getoption("markexpr") else float("inf")
+    Checks.test = request.node.nodeid.partition("[")[0]
     yield
     config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
-def as_a_user_has_it(types_of_some: None) -> Iterator[None]:
+def as_a_user_has_it(types_of_first_calls: None) -> Iterator[None]:
     """Without the tests' own type checks, which would refuse values of wrong types before the parts do."""
     config.update("jaxtyping_disable", True)
     yield

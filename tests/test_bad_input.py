@@ -34,7 +34,7 @@ from parallelbench.wiring.conf import CONF
 from parallelbench.wiring.overrides import Settings
 from parallelbench.wiring.show import outline
 
-pytestmark = pytest.mark.usefixtures("as_a_user_has_it")
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("as_a_user_has_it")]
 NAN, INF = math.nan, math.inf
 NUMBERS = (NAN, INF, -INF, -1e30, 1e30, 10**400, -(10**30))  # that no knob takes
 OTHERS = ("abc", "", [], {}, b"1", object())

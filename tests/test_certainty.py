@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from conftest import EOS, MASK, PAD, make_model
@@ -287,8 +288,7 @@ FAST = ["decoder=threshold", "decoder.rule.tau=0.9"]
 
 
 def distill(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(SCRIPT), *SMALL, *FAST, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return forked.run(SCRIPT, *SMALL, *FAST, *arguments, cwd=folder)
 
 
 def test_the_command_distils_the_shipped_model_and_repeats_nothing(tmp_path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+import forked
 import pytest
 from conftest import SMALL
 from rich.console import Console
@@ -321,8 +322,8 @@ def test_the_notebook_runs_from_top_to_bottom(cli, tmp_path: Path, capsys: pytes
 def test_a_warning_is_one_sentence() -> None:
     code = "import warnings\nfrom parallelbench.wiring.exits import explained\n"
     code += "with explained():\n    warnings.warn('slow,\\n but right')\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "warning: slow, but right\n"
+    done = forked.run("-c", code)
+    assert done.returncode == 0 and done.stderr == "warning: slow, but right\n"
 
 
 def test_untracked_results_do_not_make_a_run_dirty() -> None:

@@ -22,6 +22,7 @@ from parallelbench.wiring.conf import CONF
 from parallelbench.wiring.overrides import leave_recipe_of_other_data
 from parallelbench.wiring.sweeper import GridsSweeper
 
+pytestmark = pytest.mark.core
 PACKAGED = ("experiment", "launcher", "recipe")  # settings of other groups
 OPTIONS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name not in PACKAGED]
 EXPERIMENTS = [path.stem for path in sorted((CONF / "experiment").glob("*.yaml")) if path.stem != "published_ar"]

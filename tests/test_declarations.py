@@ -1,9 +1,7 @@
 """What parts declare reaches the loop from wherever they stand, also from inside other parts; what is no decoder, or no
 part for its place, is refused with what to do about it."""
 
-import subprocess
-import sys
-
+import forked
 import pytest
 from jaxtyping import Int
 from torch import Tensor
@@ -94,7 +92,8 @@ def test_a_stop_rule_that_writes_to_the_state_is_refused_before_a_forward() -> N
 
 def test_what_is_no_decoder_is_refused_in_one_sentence() -> None:
     """In a process of its own, without the type checks of the tests."""
-    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True)
+    done = forked.run("-c", REFUSED)
+    assert done.returncode == 0, done.stderr
     shown = "Threshold(tau=0.9, least=1)"
     rule = f"{shown} is a rule, not a decoder; wrap it: decoders.Decoder({shown})"
     rest = "not a decoder; give decoders.Decoder(rule), such as decoders.Decoder(decoders.Threshold())"

@@ -4,19 +4,19 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def replay(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.golden.replay", folder]
-    return subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    return forked.run("-m", "tests.golden.replay", folder, cwd=Path(__file__).parents[1])
 
 
+@pytest.mark.core
 def test_recordings_replay() -> None:
     done = replay(GOLDEN)
     cases = [path for path in GOLDEN.glob("*/*.json") if path.parent.name != "models"]

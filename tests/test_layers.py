@@ -26,6 +26,7 @@ from decoders.types import Part
 from dllm.validation import Checked
 from parallelbench.records import record
 
+pytestmark = pytest.mark.core
 ROOT = Path(__file__).parent.parent
 LAYERS = ["dllm", "decoders", "parallelbench", "scripts", "examples"]
 FILES = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]

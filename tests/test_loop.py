@@ -1,5 +1,6 @@
 """The loop against a textbook loop, and its invariants over every decoder x cache x model kind."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +165,7 @@ def run(
     return decode(model, prompts, gen_len=GEN, block_len=block_len(cache), **parts)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ["full", "shifted", "block_causal", "shifted_block_causal"])
 @pytest.mark.parametrize(("decoder", "rule"), [("fixed1", top_k(1)), ("threshold", threshold(0.6))])
 def test_loop_equals_textbook(kind: str, decoder: str, rule, prompts) -> None:
@@ -194,15 +196,31 @@ def test_caches_keep_what_their_definition_says(kind: str, cache: str, decoder: 
 
 
 def combinations() -> list[Any]:
-    """Every decoder with every cache; the model kind and the stop rule go round, so that each meets each part often.
-    Three of four are slow. The others hold every model kind with every cache that it can use, and each decoder."""
-    found = []
+    """The fast ones hold every model kind with every cache that it can use, each decoder and each stop rule. With the
+    slow ones every decoder meets every cache; the model kind and the stop rule go round, so that each meets each often.
+    """
+    decoders, stops = list(DECODERS), list(STOPS)
+    pairs = [(kind, cache) for cache in CACHES for kind in SPECS if fits(cache, kind)]
+    fast = [(kind, stops[i % len(stops)], decoders[i % len(decoders)], cache) for i, (kind, cache) in enumerate(pairs)]
+    found = [pytest.param(*values) for values in fast]
     for i, decoder in enumerate(DECODERS):
         for j, cache in enumerate(CACHES):
             kinds = [kind for kind in SPECS if fits(cache, kind)]
-            values = (kinds[(i + j) % len(kinds)], list(STOPS)[(i + 2 * j) % len(STOPS)], decoder, cache)
-            found.append(pytest.param(*values, marks=[pytest.mark.slow] * int((2 * i + j + i // 4 + j // 4) % 4 != 0)))
+            values = (kinds[(i + j) % len(kinds)], stops[(i + 2 * j) % len(stops)], decoder, cache)
+            if values not in fast:
+                found.append(pytest.param(*values, marks=pytest.mark.slow))
     return found
+
+
+def each_decoder(kinds: Iterable[str]) -> list[Any]:
+    """Kinds of models and decoders. The kinds go round in the fast ones, which hold each decoder once."""
+    kinds = list(kinds)
+    marks = {True: (), False: (pytest.mark.slow,)}
+    return [
+        pytest.param(kind, decoder, marks=marks[kinds[i % len(kinds)] == kind])
+        for kind in kinds
+        for i, decoder in enumerate(DECODERS)
+    ]
 
 
 def test_deterministic_algorithms_decode_the_same(model: DiffusionLM, prompts) -> None:
@@ -222,6 +240,7 @@ def test_fast_combinations_leave_no_part_out() -> None:
         assert {tuple(v[i] for i in parts) for v in fast} == {tuple(v[i] for i in parts) for v in every}
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("kind", "stop", "decoder", "cache"), combinations())
 def test_batched_equals_alone(kind: str, stop: str, decoder: str, cache: str, prompts) -> None:
     model = make_model(kind)
@@ -232,8 +251,9 @@ def test_batched_equals_alone(kind: str, stop: str, decoder: str, cache: str, pr
     assert permuted == [together[i] for i in order]
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_refreshing_every_step_equals_no_cache(model: DiffusionLM, prompts, decoder: str) -> None:
+@pytest.mark.parametrize(("kind", "decoder"), each_decoder(SPECS))
+def test_refreshing_every_step_equals_no_cache(kind: str, decoder: str, prompts) -> None:
+    model = make_model(kind)
     every = decode(
         model,
         prompts,
@@ -246,8 +266,7 @@ def test_refreshing_every_step_equals_no_cache(model: DiffusionLM, prompts, deco
     assert every == run(model, prompts, decoder, "none")
 
 
-@pytest.mark.parametrize("kind", ["block_causal", "shifted_block_causal"])
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(("kind", "decoder"), each_decoder(["block_causal", "shifted_block_causal"]))
 def test_block_cache_is_exact_and_cheaper(kind: str, decoder: str, prompts) -> None:
     model = make_model(kind)
     exact, plain = run(model, prompts, decoder, "block"), run(model, prompts, decoder, "none")
@@ -294,8 +313,8 @@ def test_a_dual_cache_queries_less_than_a_quarter(k: int, share: float) -> None:
     assert dual / none < share
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_writes_only_live_masks_and_leaves_none(model: DiffusionLM, prompts, decoder: str) -> None:
+@pytest.mark.parametrize(("kind", "decoder"), each_decoder(SPECS))
+def test_writes_only_live_masks_and_leaves_none(kind: str, decoder: str, prompts) -> None:
     def check(state, view, update) -> None:
         wrote = update.write
         assert not (wrote & ~view.live).any()
@@ -307,7 +326,7 @@ def test_writes_only_live_masks_and_leaves_none(model: DiffusionLM, prompts, dec
             assert row[: len(prompt)] == prompt
 
     rows = decode(
-        model,
+        make_model(kind),
         prompts,
         gen_len=GEN,
         block_len=BLOCK,
@@ -338,7 +357,7 @@ def test_seed_changes_random_decoders_only(prompts) -> None:
         a, b, again = (
             decode(
                 model,
-                prompts,
+                prompts[:2],
                 gen_len=GEN,
                 block_len=BLOCK,
                 decoder=decoder,

@@ -6,6 +6,8 @@ import pytest
 from parallelbench.records.record import Record
 from parallelbench.stats.metrics import aggregate, measure
 
+pytestmark = pytest.mark.core
+
 
 def record(i: int, task: str = "t", score: float = 1.0, tokens: int = 10, nfe: int = 5, latency: float = 0.5) -> Record:
     return Record(

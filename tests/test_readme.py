@@ -1,11 +1,10 @@
 """The README's two commands and its example are what they promise."""
 
 import re
-import subprocess
-import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
+import forked
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -19,7 +18,7 @@ def block(marker: str) -> str:
 
 
 def test_the_library_example_runs() -> None:
-    done = subprocess.run([sys.executable, "-c", block("dllm.load(")], capture_output=True, text=True, check=False)
+    done = forked.run("-c", block("dllm.load("))
     assert done.returncode == 0, done.stderr
     assert '["Eva Frost", "Ben Cole", "Ada Bach"]' in done.stdout
 

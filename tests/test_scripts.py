@@ -10,6 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 
@@ -43,7 +44,8 @@ def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.Comple
 )
 def test_a_benchmark_runs(name: str) -> None:
     options, row = BENCHES[name]
-    done = run(sys.executable, ROOT / "scripts" / "bench" / name, *options.split())
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = forked.run(ROOT / "scripts" / "bench" / name, *options.split(), cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr
     assert any(line.startswith(row) for line in done.stdout.splitlines())
 
@@ -152,5 +154,5 @@ def test_commands_of_a_shell_script_exist(tmp_path: Path, script: Path) -> None:
 
 
 def test_the_antibody_example_says_how_it_is_used() -> None:
-    done = run(sys.executable, ROOT / "examples" / "decode_antibody.py")
+    done = forked.run(ROOT / "examples" / "decode_antibody.py")
     assert done.returncode == 2 and "usage: decode_antibody.py WHEEL_OR_FOLDER" in done.stdout

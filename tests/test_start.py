@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -60,8 +61,7 @@ def stock(folder: Path, kind: str, spare: int = 0, mask: bool = False) -> str:
 def script(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     env["HF_DATASETS_CACHE"] = str(folder / "cache")
-    line = [sys.executable, str(ROOT / "scripts" / name), "threads=1", *arguments]
-    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return forked.run(ROOT / "scripts" / name, "threads=1", *arguments, cwd=folder, env=env)
 
 
 SHORT = ("fit.steps=2", "fit.save_every=1", "fit.muon_lr=null", "fit.adamw_lr=0.001", "validation_batches=1")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from conftest import BLOCK, make_model
@@ -406,8 +407,7 @@ def test_the_training_command_trains_and_continues(tmp_path) -> None:
     small = ["fit.steps=2", "data.batch_size=2", "model.width=16", "model.heads=2", "model.layers=1", "threads=1"]
 
     def train(*arguments: str) -> str:
-        command = [sys.executable, str(script), "objective=mdlm", *small, *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = forked.run(script, "objective=mdlm", *small, *arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -15,6 +15,7 @@ from parallelbench.records.record import read_run
 from parallelbench.wiring.command import command
 from parallelbench.wiring.conf import CONF, GROUPS, PARTS, build_part, doubt, known_targets
 
+pytestmark = pytest.mark.core
 STORED = Path(__file__).parent / "stored"
 SUITE = {"_target_": "parallelbench.Suite", "tasks": ["waiting_line/copy"]}
 PATH = {"_target_": "pathlib.Path", "_args_": ["PWNED"]}
