@@ -86,6 +86,7 @@ def _records(tasks: Sequence[str], **numbers: np.ndarray) -> list[Record]:
             committed_at=canvas,
             stopped_by="",
             latency_s=latency[i],
+            share_s=latency[i],
             batch_size=1,
             batch=str(i),
         )

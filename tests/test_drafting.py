@@ -154,7 +154,7 @@ def test_training_sees_what_decoding_sees() -> None:
 def test_the_loss_is_none_where_drafts_cannot_differ() -> None:
     """Where all clean tokens and MASK look alike, a draft behind an anchor is what the clean stream has there."""
     model, batch = make_model("context_causal"), make_batch()
-    loss = Drafting(groups=(3,), group_weights=(1,))(model, batch, rng(3))
+    loss = Drafting(groups=(3,), group_weights=(1.0,))(model, batch, rng(3))
     assert loss.item() > 0.01
     batch.canvas[:] = 7  # all clean columns alike: only MASK can make a difference
     embed = model.backbone.get_input_embeddings().weight

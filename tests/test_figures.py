@@ -13,18 +13,20 @@ from parallelbench.report.drawing.style import KINDS, curve_looks, look
 from parallelbench.stats.intervals import Value
 from parallelbench.wiring.catalogue import options
 
+HUNDRED = (0.0, 0.0, 100.0, 100.0)
+
 
 def test_labels_cover_neither_points_nor_each_other() -> None:
     rng = np.random.default_rng(0)
     points = [(float(x), float(y)) for x, y in rng.uniform(100, 300, (25, 2))]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in points]
-    boxes = place(points, [(30, 10)] * 25, taken, (0, 0, 400, 400))
+    boxes = place(points, [(30.0, 10.0)] * 25, taken, (0.0, 0.0, 400.0, 400.0))
     placed = [box for box in boxes if box is not None]
     assert len(placed) == 25
     for a, b in [*combinations(placed, 2), *((a, b) for a in placed for b in taken)]:
         assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
-    assert place([(50, 50)], [(30, 10)], [(0, 0, 100, 100)], (0, 0, 100, 100)) == [None]  # no room
-    (left, bottom, right, top), *_ = [box for box in place([(99, 50)], [(30, 10)], [], (0, 0, 100, 100)) if box]
+    assert place([(50.0, 50.0)], [(30.0, 10.0)], [HUNDRED], HUNDRED) == [None]  # no room
+    (left, bottom, right, top), *_ = [box for box in place([(99.0, 50.0)], [(30.0, 10.0)], [], HUNDRED) if box]
     assert 0 <= left < right <= 100 and 0 <= bottom < top <= 100
 
 
@@ -72,7 +74,7 @@ def test_every_column_of_a_grid_has_ticks() -> None:
 
 def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
     def saved(name: str) -> dict[str, bytes]:
-        figure = plots.commit_order({"copy": np.array([[0, 1]])}, "order")
+        figure = plots.commit_order({"copy": [[0, 1]]}, "order")
         return {path.suffix: path.read_bytes() for path in plots.save(figure, tmp_path / name, ["svg", "png", "pdf"])}
 
     first = saved("first")

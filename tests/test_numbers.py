@@ -29,7 +29,7 @@ TASKS = ["easy/plain", "hard/plain"]
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of a report's time."""
-    monkeypatch.setattr(report.plots, "save", lambda figure, path: None)
+    monkeypatch.setattr(report.plots, "save", lambda *given: None)
     for name in ("quality_against_tpf", "quality_per_task", "task_bars", "commit_order"):
         monkeypatch.setattr(report.plots, name, lambda *given, **named: None)
     monkeypatch.setattr(report, "write_page", lambda *given: None)

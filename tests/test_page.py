@@ -369,6 +369,7 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], Path]:
         run.records[:] = [replace(r, nfe=4 + 2 * (i % 3) + 3 * (i > 2), num_tokens=20) for r in run.records]
     ceiling = make_run("oracle", 0, "none", TASKS[:2], 12, seed=1)
     ceiling.config["decoder"]["rule"] = {"_target_": "decoders.Oracle"}
+    ceiling.info.update(is_ceiling=True, knobs={})
     best = [replace(r, nfe=1, num_tokens=20, scores={"score": 1.0, "score_strict": 1.0}) for r in ceiling.records]
     runs.append(replace(ceiling, records=best))
     return runs, page_of(runs, tmp_path_factory.mktemp("ranked"))

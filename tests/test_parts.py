@@ -98,6 +98,7 @@ PARTS = st.fixed_dictionaries(  # arguments of decoders
 STEADY = {"derandomize": True, "deadline": None, "database": None}
 
 
+@pytest.mark.usefixtures("as_a_user_has_it")  # beartype draws from `random`, which Hypothesis forbids
 @pytest.mark.parametrize("number", [60, pytest.param(600, marks=pytest.mark.slow)])
 def test_any_parts_are_refused_in_a_sentence_or_keep_the_promises_of_the_loop(number: int) -> None:
     made = []
@@ -199,6 +200,7 @@ def test_dilated_steps_keep_their_columns_whatever_their_confidence() -> None:
     assert by_entropy.write.equal(by_prob.write) and by_prob.write.sum() > 3
 
 
+@pytest.mark.usefixtures("as_a_user_has_it")
 def test_dreams_temperature_tempers_its_confidences_before_its_filters() -> None:
     """As in the authors' `sample_tokens`: divide, keep the nucleus, draw, and take the confidence of what is left."""
     kinds = (("prob", "DreamSchedule"), ("margin", "DreamSchedule"), ("entropy", "DreamSchedule"), ("prob", "Dimple"))
@@ -218,6 +220,7 @@ def test_dreams_temperature_tempers_its_confidences_before_its_filters() -> None
     torch.testing.assert_close(plain, -view.logits.entropy)  # LLaDA's: the noise is in the draw alone
 
 
+@pytest.mark.usefixtures("as_a_user_has_it")
 def test_what_is_no_model_no_cache_or_no_device_is_refused() -> None:
     def refused(message: str, call: Callable[..., Any] = decode, model: Any = None, **wrong: Any) -> None:
         parts = {"gen_len": 4, "block_len": 4, "decoder": Decoder(FixedK(1)), "cache": NO_CACHE, "stop": Never()}

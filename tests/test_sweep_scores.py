@@ -209,6 +209,10 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
     choices |= changed.get("choices", {})  # type: ignore[arg-type]
     info = {"schema": 1, "status": changed.get("status", "done"), "choices": choices, "model": "m"}
     info |= {"device": "cpu", "config_hash": "0", "knobs": knobs_of(config), **changed.get("info", {})}  # type: ignore[dict-item]
+    generations = {"parallelbench.OfficialSuite": "v1", "parallelbench.OfficialV2Suite": "v2"}
+    rule_made = config["decoder"]["rule"].get("_target_")
+    stated = {"generation": generations.get(str(changed["suite"]), ""), "fixed_number": rule_made == "decoders.FixedK"}
+    info = stated | {"dtype": "bfloat16"} | info
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "run.json").write_text(json.dumps(info))

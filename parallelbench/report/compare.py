@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 from scipy.stats import rankdata
 
 from parallelbench.records.files import out_folder, write_csv, write_text
@@ -121,7 +122,8 @@ def _ranks(paths: Sequence[Path], folders: Sequence[Sequence[Run]], out_dir: str
     shared = set.intersection(*({(record.task, record.id) for record in run.records} for run in runs))
     if not shared:
         raise ValueError(f"{paths[0]} and {paths[1]} have no sample in common; run one of them on the other's suite")
-    paired = side_by_side([replace(run, records=[r for r in run.records if (r.task, r.id) in shared]) for run in runs])
+    kept = [[record for record in run.records if (record.task, record.id) in shared] for run in runs]
+    paired = side_by_side([structs.replace(run, records=own) for run, own in zip(runs, kept, strict=True)])
     of, cut = means(paired), len(names)
     taus = [agreement(values[:, :cut], values[:, cut:], len(paired.tasks)) for values in (of.score, of.tpf)]
     columns = [values[0, part] for values in (of.score, of.tpf) for part in (slice(cut), slice(cut, None))]

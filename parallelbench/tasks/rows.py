@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Protocol, TextIO, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from dllm.validation import Count, check
 from parallelbench.tasks.base import Sample, Task
@@ -176,11 +177,11 @@ def _read(path: Path) -> Iterator[Found]:
         return
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        text = cast(TextIO, file)
+        text = cast(TextIOWrapper, file)
         yield from _read_table(path, text, DELIMITERS[kind]) if kind in DELIMITERS else _read_objects(path, text)
 
 
-def _read_objects(path: Path, file: TextIO) -> Iterator[Found]:
+def _read_objects(path: Path, file: TextIOWrapper) -> Iterator[Found]:
     begun = False
     for number, line in enumerate(file, start=1):
         if not line.strip():
@@ -226,7 +227,7 @@ def _object(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _read_table(path: Path, file: TextIO, delimiter: str) -> Iterator[Found]:
+def _read_table(path: Path, file: TextIOWrapper, delimiter: str) -> Iterator[Found]:
     reader = csv.DictReader(file, delimiter=delimiter, strict=True)
     for values in reader:
         where = f"{path}, line {reader.line_num}"

@@ -169,9 +169,9 @@ def outline(target: str) -> type:
     """What of one of our classes `dllm.validation.check` wants: its name, and what its fields take where they are
     checked. Read from its source, since it would take seconds to import."""
     package, _, name = target.rpartition(".")
-    node = None if name == "Knobs" else _source(target)
+    node = None if name == "Checked" else _source(target)
     if not isinstance(node, ast.ClassDef):
-        return Checked if name == "Knobs" else object
+        return Checked if name == "Checked" else object
     bases = [outline(f"{package}.{base.id}") for base in node.bases if isinstance(base, ast.Name)]
     checked = tuple(base for base in bases if base is not object)
     kinds = {key: _kind(kind, _named_kinds()) for key, kind, _ in _fields(node)} if checked else {}

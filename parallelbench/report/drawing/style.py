@@ -64,7 +64,7 @@ def look(kind: str, name: str) -> Look:
 @cache
 def _places(kind: str) -> dict[str, int]:
     files = (CONF / kind).glob("*.yaml")
-    said = {file.stem: re.search(r"^# look: (\d+)$", file.read_text(), re.MULTILINE) for file in files}
+    said = {file.stem: re.search(r"^# look: (\d+)$", file.read_text(encoding="utf-8"), re.MULTILINE) for file in files}
     return {name: int(found[1]) for name, found in said.items() if found}
 
 
