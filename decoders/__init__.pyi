@@ -1,5 +1,6 @@
 from .compose import Decoder as Decoder
 from .credit import Credit as Credit
+from .decode_job import DecodeJob as DecodeJob
 from .filters import BanEos as BanEos
 from .filters import Cooling as Cooling
 from .filters import Temperature as Temperature
@@ -129,12 +130,13 @@ from .rules.schedules import (
 )
 from .rules.segments import Hierarchical as Hierarchical
 from .running.blocks import RunningSet as RunningSet
-from .running.flight import decode_running as decode_running
 from .slowfast import SlowFast as SlowFast
 from .soft import SelfCondition as SelfCondition
 from .soft import SelfDoubt as SelfDoubt
 from .soft import Slerp as Slerp
 from .soft import Smoothing as Smoothing
+from .spread import ONE_WINDOW as ONE_WINDOW
+from .spread import Spread as Spread
 from .stop import BlockEos as BlockEos
 from .stop import Eotp as Eotp
 from .stop import Never as Never
@@ -156,7 +158,7 @@ from .types import (
     SoftStep as SoftStep,
 )
 from .verified.accept import Sampling as Sampling
-from .verified.ahead import decode_ahead as decode_ahead
+from .verified.ahead import Ahead as Ahead
 from .verified.drafters import (
     Drafter as Drafter,
 )
@@ -169,5 +171,5 @@ from .verified.drafters import (
 from .verified.drafters import (
     ModelDrafts as ModelDrafts,
 )
-from .verified.lopa import decode_lookahead as decode_lookahead
+from .verified.lopa import Lookahead as Lookahead
 from .verified.rounds import Verified as Verified

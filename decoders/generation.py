@@ -8,11 +8,13 @@ from typing import cast
 from tqdm import tqdm
 
 from decoders.compose import Decoder, check_is_decoder
-from decoders.loop import NO_CACHE, DecodedRow, Drafted, decode_queue
+from decoders.decode_job import DecodeJob
+from decoders.loop import NO_CACHE, denoise
 from decoders.noise import row_seeds
 from decoders.rules.basic import Threshold
+from decoders.spread import ONE_WINDOW, Spread
 from decoders.stop import StopRule, StrictEos
-from decoders.types import responses
+from decoders.types import DecodedRow, Drafted, responses
 from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
@@ -49,6 +51,7 @@ def generate(
     stop: StopRule | None = None,
     gen_len: Count | Sequence[Count] | None = None,
     templates: Sequence[Template] | None = None,
+    spread: Spread = ONE_WINDOW,
     block_len: Count = 32,
     batch_size: Count = 16,
     seed: int = 0,
@@ -62,6 +65,7 @@ def generate(
     stop: by default `StrictEos()`.
     gen_len: tokens to decode, for all prompts or for each. By default 32.
     templates: instead of `gen_len`, what each response looks like (examples below).
+    spread: several blocks in flight, as in `RunningSet(4)`, or several states of a row. By default neither.
     block_len: columns per block.
     batch_size: prompts per forward; when one ends, the next takes its place.
     seed: of the random numbers. A prompt that is given n times at a temperature above 0 gets n samples.
@@ -91,11 +95,21 @@ def generate(
     wanted = responses(model.spec, len(ids), gen_len, shapes, block_len)
     if not ids:
         return []
-    parts = {"block_len": block_len, "decoder": decoder, "cache": cache, "stop": stop, "seed": seed}
-    turns = decode_queue(model, ids, slots=batch_size, templates=wanted, device=model.device, **parts)
+    job = DecodeJob(
+        ids,
+        templates=wanted,
+        block_len=block_len,
+        decoder=decoder,
+        cache=cache,
+        stop=stop,
+        spread=spread,
+        slots=batch_size,
+        seed=seed,
+        device=model.device,
+    )
     rows: dict[int, DecodedRow] = {}
     with tqdm(total=len(ids), desc="decode", disable=not progress) as bar:
-        for turn in turns:
+        for turn in denoise(model, job):
             rows |= turn.ended
             bar.update(len(turn.ended))
     return list(describe(model, [rows[place] for place in range(len(ids))]))

@@ -39,6 +39,25 @@ class Logits:
         self._boost = None
         return self
 
+    def reshaped(self, batch: int) -> "Logits":
+        """The same in `batch` windows, of which each is several of these side by side, or a part of one."""
+        other = Logits.__new__(Logits)
+        other.shape = torch.Size((batch, self.shape[0] * self.shape[1] // batch, self.shape[2]))
+        other._pieces, other._boost = self._pieces, None
+        return other
+
+    def take(self, rows: Int[Tensor, " R"]) -> "Logits":
+        """Those of some of the windows, each of them once."""
+        batch, width = self.shape[:2]
+        number = rows.new_full((batch,), -1).index_copy(0, rows, torch.arange(len(rows), device=rows.device))
+        everywhere, pieces = torch.arange(batch * width, device=rows.device), []
+        for piece in self._pieces:
+            index = everywhere if piece.index is None else piece.index
+            kept = (number[index // width] >= 0).nonzero()[:, 0]
+            index = index[kept]
+            pieces.append((number[index // width] * width + index % width, piece.values[kept]))
+        return Logits.of(len(rows), width, pieces)
+
     @cached_property
     def values(self) -> Float[Tensor, "B W V"]:
         """The logits, 0 where they are not there: as large as all of them, unless they are."""

@@ -155,8 +155,8 @@ class DecodeState:
         """Names and values of the fields that have a line for each row."""
         return ((n, v) for n, v in vars(self).items() if isinstance(v, Tensor) and not n.startswith("_"))
 
-    def progress(self) -> Progress:
-        """A copy on the host. It is the one transfer of a step."""
+    def progress(self, width: int | None = None) -> Progress:
+        """A copy on the host. It is the one transfer of a step. width: of the windows, None for one block each."""
         numbers = (self.start, self.visible_end, self.done, self.prompt_len, self.step, self.origin, self.previous)
         packed = torch.cat([torch.stack(numbers, 1), self.pending, self.fresh], 1).cpu().numpy()
         start, end, done, prompt_len, step, origin, previous = packed[:, : len(numbers)].T
@@ -165,7 +165,9 @@ class DecodeState:
         self._kept.settle_(stands is not None and self._stood is not None and np.array_equal(stands, self._stood))
         self._stood = stands
         first, padding = start == origin, padding_on(self.canvas.device)
-        return Progress(prompt_len, start, end, step, first, previous, done > 0, masked, fresh, self.window, padding)
+        return Progress(
+            prompt_len, start, end, step, first, previous, done > 0, masked, fresh, width or self.window, padding
+        )
 
     @property
     def _columns(self) -> Int[Tensor, " T"]:
@@ -282,7 +284,8 @@ class DecodeState:
             masked[plan.rows] &= (columns[plan.rows, :, None] == plan.want[:, None]).any(2)
         noise = Noise(self.seeds, self.nfe)
         reference = None if self.reference is None else self.reference.gather(1, columns)
-        return View(tokens, masked, live, logits, self.step, noise, self.spec, shadow, reference)
+        start = self._kept.get("in response", lambda: self.start - self.prompt_len)
+        return View(tokens, masked, live, logits, self.step, noise, self.spec, start, shadow, reference)
 
     def expect_eos_(
         self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits, where: Bool[Tensor, "R N"]

@@ -37,9 +37,8 @@ class Recorder:
     def __call__(self, state: DecodeState, view: View, update: Update) -> None:
         active = view.masked.any(1).nonzero()[:, 0]
         step = signals(view)
-        start = torch.where(state.step == 0, state.previous, state.start) - state.prompt_len  # it may have moved on
         kept = {name: getattr(step, name) for name in _SIGNALS}
-        kept |= {"write": update.write, "agree": agrees(view, step.tokens), "start": start}
+        kept |= {"write": update.write, "agree": agrees(view, step.tokens), "start": view.start}
         kept |= {"row": state.request}
         self.steps.append({name: value[active].cpu() for name, value in kept.items()})
 

@@ -50,6 +50,7 @@ class View:
     step: forwards that the row has made in this window before this one. At 0 its memory starts anew.
     noise: random numbers that depend on the row and not on its place in the batch.
     spec: the model's special ids.
+    start: the window's first column, counted from the response's first. Below 0 where it begins in the prompt.
     shadow: the probability of each present token where the model cannot see it. Set if a part declares `needs_shadow`.
     reference: what one token per forward would write here. Set if a part declares `needs_reference`.
     forced: rows that must commit when their rule commits nothing. None: all.
@@ -64,6 +65,7 @@ class View:
     step: Int[Tensor, " B"]
     noise: Noise
     spec: ModelSpec
+    start: Int[Tensor, " B"]
     shadow: Float[Tensor, "B W"] | None = None
     reference: Int[Tensor, "B W"] | None = None
     forced: Bool[Tensor, " B"] | None = None
@@ -184,11 +186,13 @@ class CommitRule(Part, ABC):
 
     empty_steps: as published, it may commit nothing in a step, which costs a forward; its `steps` bound them.
     fixed_number: each step commits a number of tokens that is known in advance.
+    memoryless: what it commits depends on the candidates of the step alone, so that steps can be looked ahead of.
     tempered: as published, the decoder's temperature comes first: sampling filters and confidences see what it leaves.
     """
 
     empty_steps: ClassVar[bool] = False
     fixed_number: ClassVar[bool] = False
+    memoryless: ClassVar[bool] = False
     tempered: ClassVar[bool] = False
 
     @property

@@ -5,9 +5,9 @@ interval dInfer's (arXiv 2510.08666), `prefill` is Dimple's (arXiv 2505.16990), 
 (arXiv 2505.15781). For block-causal models `block` is exact and `sub_block` is Fast-dLLM v2's (arXiv 2509.26328).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -17,19 +17,28 @@ from dllm.spec import ModelSpec
 from dllm.validation import Checked, Count, Number
 
 
-@runtime_checkable
-class CacheStrategy(Protocol):
+class CacheStrategy(Checked, ABC):
     """Yields the plans of a step, one for rows that do alike. Together they hold every row that is not done."""
 
+    @abstractmethod
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]: ...
 
     def check(self, spec: ModelSpec) -> None:
         """Raises ValueError when the model cannot use this cache."""
-        ...
+
+    def gives_all(self, spec: ModelSpec) -> bool:
+        """Whether each forward of a row gives logits for all columns of its window that are masked, so that several
+        blocks can be its window. Its plans then have no `want` and no `only`."""
+        return False
+
+    def stateless(self, spec: ModelSpec) -> bool:
+        """Whether the columns of a forward depend on nothing but where the row stands, and not on its steps since it
+        entered the window, so that several states of a row can share what is kept."""
+        return False
 
 
 @dataclass(frozen=True)
-class WindowCache(Checked):
+class WindowCache(CacheStrategy):
     """Computes the window and columns around it. Entering a window, and every `refresh_every` steps, it computes all.
 
     before, after: columns beside the window, None for all. Both None: no cache. `prefix` is 0 and None, `dual` 0 and 0.
@@ -58,6 +67,12 @@ class WindowCache(Checked):
         if self != WindowCache(before=None, after=None):
             _check_kv(spec)
 
+    def gives_all(self, spec: ModelSpec) -> bool:
+        return self.look_back or not spec.shift
+
+    def stateless(self, spec: ModelSpec) -> bool:
+        return not self.refresh_every and not self.warmup
+
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         start, stop, end = progress.start, progress.stop, _visible_end(progress, spec)
         floor = _frozen(progress, spec, self.freeze_prompt)
@@ -78,7 +93,7 @@ class WindowCache(Checked):
 
 
 @dataclass(frozen=True)
-class DelayedCache(Checked):
+class DelayedCache(CacheStrategy):
     """dKV-Cache: keeps a token's K/V from one forward after its commit on. Until then the column is computed again.
 
     near: None computes all masked columns (dKV-Cache-Decode). A number computes those of the window and the columns up
@@ -113,7 +128,7 @@ class DelayedCache(Checked):
 
 
 @dataclass(frozen=True)
-class BlockCache(Checked):
+class BlockCache(CacheStrategy):
     """Exact K/V for block-causal models. In a block it computes all columns, also where the window is a part of it.
 
     On entering a block it computes the block before too: its last tokens were committed after its K/V was computed. So
@@ -129,6 +144,12 @@ class BlockCache(Checked):
         _check_kv(spec)
         _check_block(spec, "block", self.first_token)
 
+    def gives_all(self, spec: ModelSpec) -> bool:
+        return not self.first_token
+
+    def stateless(self, spec: ModelSpec) -> bool:
+        return not self.first_token
+
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         if not self.first_token:
             yield from plans(progress, progress.step == 0, *_block_columns(progress, spec))
@@ -141,7 +162,7 @@ class BlockCache(Checked):
 
 
 @dataclass(frozen=True)
-class SubBlockCache(Checked):
+class SubBlockCache(CacheStrategy):
     """Fast-dLLM v2's two levels: exact K/V of finished blocks; in a block whose first token stands, only the window.
 
     It is approximate: other columns see the window as it was at their last refresh. Use a block_length that divides the
@@ -153,6 +174,9 @@ class SubBlockCache(Checked):
     def check(self, spec: ModelSpec) -> None:
         _check_kv(spec)
         _check_block(spec, "sub_block", self.first_token)
+
+    def gives_all(self, spec: ModelSpec) -> bool:
+        return not self.first_token
 
     def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
         entry, inside = _block_columns(progress, spec)

@@ -1,11 +1,19 @@
 """K/V by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+
+
+@runtime_checkable
+class CopiesRows(Protocol):
+    """K/V of which one row can be given to others: several states of a text then share what is kept of its prompt."""
+
+    def copy_rows(self, source: Int[Tensor, " N"], target: Int[Tensor, " N"]) -> None: ...
 
 
 class _ColumnLayer(CacheLayerMixin):
@@ -92,7 +100,7 @@ class ColumnCache(Cache):
         pieces = [store[:0, :, :0].clone() for store in self._stores()]
         return list(zip(pieces[::2], pieces[1::2], strict=True))
 
-    def copy(self, source: Int[Tensor, " N"], target: Int[Tensor, " N"]) -> None:
+    def copy_rows(self, source: Int[Tensor, " N"], target: Int[Tensor, " N"]) -> None:
         """Gives rows `target` the keys and values of rows `source`."""
         for store in self._stores():
             store[target.to(store.device)] = store[source.to(store.device)]

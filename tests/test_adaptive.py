@@ -24,6 +24,7 @@ def committed(rule, confidence: list[float], masked: list[bool] | None = None) -
         zeros[:, 0],
         Noise(zeros[:, 0], zeros[:, 0]),
         ModelSpec(mask_id=3, eos_ids=(2,), pad_id=1),
+        zeros[:, 0],
     )
     return (rule(view, Candidates(zeros, values), {}) & mask)[0].nonzero()[:, 0].tolist()
 

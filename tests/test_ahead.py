@@ -3,6 +3,7 @@
 from collections import Counter
 from functools import partial
 from itertools import takewhile
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from conftest import make_model
 
 import dllm
 from decoders import (
+    Ahead,
     BanEos,
     BlockEos,
     Decoder,
@@ -23,7 +25,6 @@ from decoders import (
     decode,
 )
 from decoders.loop import NO_CACHE, DecodedRow
-from decoders.verified.ahead import decode_ahead
 from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
 from dllm.model import DiffusionLM
 from parallelbench.tasks import builtin_tasks
@@ -41,6 +42,11 @@ CASES = [
 ]
 GEN_LENS = [16, 5, 16, 9]
 CASES_PER_TASK = 70
+
+
+def decode_ahead(model: Any, prompts: list[list[int]], *, states: int, **parts: Any) -> list[DecodedRow]:
+    how = {name: parts.pop(name) for name in ("match", "plan_by") if name in parts}
+    return decode(model, prompts, spread=Ahead(states, **how), **parts)
 
 
 def plain(row: DecodedRow) -> tuple:

@@ -28,7 +28,7 @@ def committed(
     logits = Logits(prob.log())
     mask = torch.ones(prob.shape[:2], dtype=torch.bool) if masked is None else torch.tensor([masked])
     zeros = torch.zeros(prob.shape[:2], dtype=torch.long)
-    view = View(zeros, mask, mask, logits, zeros[:, 0], Noise(zeros[:, 0], zeros[:, 0]), SPEC)
+    view = View(zeros, mask, mask, logits, zeros[:, 0], Noise(zeros[:, 0], zeros[:, 0]), SPEC, zeros[:, 0])
     candidates = Candidates(logits.top[1], -logits.entropy)
     return (Contention(beta, sure)(view, candidates, {}) & mask)[0].nonzero()[:, 0].tolist()
 

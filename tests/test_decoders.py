@@ -25,7 +25,7 @@ def make_view(logits: Tensor, masked: Tensor | None = None, step: int = 1, seed:
     steps = torch.full((batch,), step)
     noise = Noise(torch.arange(batch) + seed, steps)
     tokens = torch.zeros(batch, width, dtype=torch.long)
-    return View(tokens, masked, torch.ones_like(masked), Logits(logits), steps, noise, SPEC)
+    return View(tokens, masked, torch.ones_like(masked), Logits(logits), steps, noise, SPEC, steps * 0)
 
 
 def random_view(seed: int, shape: tuple[int, int, int] = (3, 6, 10), scale: float = 3.0, step: int = 1) -> View:

@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 import dllm
-from decoders.loop import decode_queue
+from decoders.spread import ONE_WINDOW
 from decoders.types import DecodedRow, Turn
 from parallelbench.methods.autoregressive import CausalGenerator
 from parallelbench.run.generator import DiffusionGenerator, Generator, make_generator
@@ -82,7 +82,7 @@ def check_alike(kind: str, decoder: str, kept: str, stop: str) -> tuple[int, int
         here |= turn.ended
     with other_device() as device:
         made, waits, plain = generator(DEVICE, kind, decoder, kept, stop), 0, False
-        refills = isinstance(made, DiffusionGenerator) and made.loop is decode_queue
+        refills = isinstance(made, DiffusionGenerator) and made.spread == ONE_WINDOW
         device.syncs.clear()
         device.uploads.clear()
         for turn in turns(made):

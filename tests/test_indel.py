@@ -89,7 +89,8 @@ def test_steps_are_those_of_plain_python(how: InDel) -> None:
             steps = torch.full((2,), step)
             tokens = torch.tensor([row.tokens for row in rows])
             now = live & ~torch.tensor([row.done for row in rows])[:, None]
-            view = View(tokens, now & (tokens == MASK), now, Logits(logits), steps, Noise(torch.arange(2), steps), SPEC)
+            noise = Noise(torch.arange(2), steps)
+            view = View(tokens, now & (tokens == MASK), now, Logits(logits), steps, noise, SPEC, steps * 0)
             memory = memory or decoder.init(shape_of(view))
             update = decoder.step(view, memory)
             assert update.hold is not None

@@ -68,7 +68,7 @@ def test_the_filter_reads_decided_positions_and_pads_with_zero(tmp_path) -> None
     masked = torch.tensor([[True, False, True, True, True, False]])
     live = torch.tensor([[True, True, True, True, True, False]])
     zero = torch.zeros(1, dtype=torch.long)
-    view = View(zero.expand(1, 6), masked, live, Logits(logits), zero, Noise(zero, zero), SPEC)
+    view = View(zero.expand(1, 6), masked, live, Logits(logits), zero, Noise(zero, zero), SPEC, zero)
     confidence = [*logits.softmax(-1).amax(-1)[0, :5].tolist(), *[0.0] * 7]
     fc1, fc2 = rule.network.fc1, rule.network.fc2
     hidden = (fc1.weight @ torch.tensor(confidence, dtype=torch.float64) + fc1.bias).clamp(min=0)
@@ -90,6 +90,7 @@ def view_of(logits: Tensor, masked: Tensor, step: int) -> View:
         steps,
         Noise(steps, steps),
         SPEC,
+        steps * 0,
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,14 @@ from decoders import (
     EntropyBound,
     Eotp,
     FixedK,
+    Lookahead,
     Never,
     RunningSet,
     Threshold,
     decode,
-    decode_lookahead,
 )
 from decoders.loop import NO_CACHE
+from decoders.types import DecodedRow
 from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
 from dllm.plan import Plan
 from parallelbench.methods.verified import LoPA
@@ -31,6 +33,12 @@ from parallelbench.run.generator import make_generator
 DUAL = WindowCache(0, 0)
 GEN_LENS = [16, 5, 16, 9]
 ONE, SEVERAL = RunningSet(1), RunningSet(None, 0.1, 0.95)
+
+
+def decode_lookahead(
+    model: Any, prompts: list[list[int]], *, branches: int, running: Any = None, **parts: Any
+) -> list[DecodedRow]:
+    return decode(model, prompts, spread=Lookahead(branches, running), **parts)
 
 
 def textbook(
@@ -164,7 +172,7 @@ def test_what_states_cannot_be_compared_for_is_refused(prompts: list[list[int]])
     refused("depends on the steps before", cache=DelayedCache())
     refused("looks at predictions", stop=Eotp())
     refused("takes one block at a time", decoder=Decoder(AnswerGap()), running=SEVERAL)
-    refused("running=3 of decode_lookahead", running=3)
+    refused("running=3 of Lookahead", running=3)
     parts = {"cache": NO_CACHE, "stop": Never(), "seed": 0}
     with pytest.raises(ValueError, match="block_length=null is one block"):
         make_generator(make_model("full"), LoPA(running=SEVERAL), block_len=None, **parts)

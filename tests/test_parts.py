@@ -19,6 +19,7 @@ from decoders.remask import Renoise
 from decoders.rules.remasking import LoopRemask, NarrowOut, ReMdmRemask
 from decoders.testing import NOISY, SPEC, HashModel, example_view
 from decoders.types import ANY, CommitRule
+from dllm.cache import WindowCache
 from parallelbench.wiring.conf import CONF
 
 FILES = sorted(path for path in (CONF / "decoder").glob("*.yaml") if "_target_: decoders.Decoder\n" in path.read_text())
@@ -227,34 +228,26 @@ def test_what_is_no_model_no_cache_or_no_device_is_refused() -> None:
         with pytest.raises(ValueError, match=message):
             call(model or HashModel(), [[1, 2]], **parts | wrong)
 
-    refused("cache=<class .*WindowCache'> of decode; give an object", cache=d.loop.WindowCache)
-    refused("cache=<class .*WindowCache'> of decode", d.generate, make_model("full"), cache=d.loop.WindowCache)
+    refused("cache=<class .*WindowCache'> of decode; give an object", cache=WindowCache)
+    refused("cache=<class .*WindowCache'> of decode", d.generate, make_model("full"), cache=WindowCache)
     for call in (decode, d.generate):
         refused(r"model='tiny' is a name; give the model: dllm.load\('tiny'\)", call, "tiny")
         refused("is no diffusion model; give one", call, type(make_model("full")))
         refused("is no diffusion model; give one", call, 3)
     with pytest.raises(ValueError, match="model=None is no diffusion model"):
         d.generate(None, [[1]])  # type: ignore[arg-type]
-    ahead = {"states": 2}
-    loops = [
-        (decode, {}),
-        (d.decode_ahead, ahead),
-        (d.decode_lookahead, {"branches": 2}),
-        (d.decode_running, {"running": d.RunningSet()}),
-    ]
-    for call, more in loops:
-        refused("on_step=3 of .*; give a function or null", call, on_step=3, **more)
-        refused("device='nope' is not there", call, device="nope", **more)
-        refused("device='meta', but the model is on 'cpu'", call, make_model("full"), device="meta", **more)
-    refused("running='x' of decode_running", d.decode_running, running="x")
-    refused("states='x' of decode_ahead", d.decode_ahead, states="x")
+    for spread in (d.ONE_WINDOW, d.Ahead(2), d.Lookahead(2), d.RunningSet()):
+        refused("on_step=3 of .*; give a function or null", on_step=3, spread=spread)
+        refused("device='nope' is not there", device="nope", spread=spread)
+        refused("device='meta', but the model is on 'cpu'", model=make_model("full"), device="meta", spread=spread)
+    refused("spread='x' of decode; give an object whose class derives from decoders.Spread", spread="x")
+    with pytest.raises(ValueError, match="states='x' of Ahead"):
+        d.Ahead("x")
     with pytest.raises(ValueError, match="give either gen_len or templates, not both"):
         d.generate(make_model("full"), [[1]], gen_len=4, templates=[[2]])
 
 
-@pytest.mark.parametrize(
-    "call", [d.generate, d.generate_verified, decode, d.decode_ahead, d.decode_lookahead, d.decode_running]
-)
+@pytest.mark.parametrize("call", [d.generate, d.generate_verified, decode, d.decode_queue])
 def test_the_names_of_the_command_line_are_told_from_those_of_python(call: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_length'; the nearest is gen_len, "):
         call(make_model("full"), [[1]], gen_length=8)
@@ -263,9 +256,9 @@ def test_the_names_of_the_command_line_are_told_from_those_of_python(call: Calla
 def test_numbers_beyond_use_cost_nothing() -> None:
     parts = {"gen_len": 4, "block_len": 4, "cache": NO_CACHE, "stop": Never()}
     model, one = make_model("full"), Decoder(FixedK(1))
-    few, many = (d.decode_ahead(model, [[1, 2]], states=n, decoder=one, **parts) for n in (4, 10**6))
+    few, many = (decode(model, [[1, 2]], spread=d.Ahead(n), decoder=one, **parts) for n in (4, 10**6))
     assert few == many
-    few, many = (d.decode_lookahead(model, [[1, 2]], branches=n, decoder=one, **parts) for n in (4, 10**6))
+    few, many = (decode(model, [[1, 2]], spread=d.Lookahead(n), decoder=one, **parts) for n in (4, 10**6))
     assert few == many
     all_, huge = (Decoder(Threshold(0.6), transforms=(d.Credit(slots=n),)) for n in (None, 10**6))
     wide = HashModel()

@@ -15,14 +15,34 @@ from msgspec import structs
 from test_loop import CACHES, DECODERS, STOPS, block_len, fits
 
 import dllm
-from decoders import NO_CACHE, Decoder, Generation, Never, Oracle, StrictEos, Threshold, Wino, decode
+from decoders import (
+    NO_CACHE,
+    Ahead,
+    Decoder,
+    FixedK,
+    Generation,
+    Klass,
+    Lookahead,
+    Never,
+    Oracle,
+    RunningSet,
+    Spread,
+    StrictEos,
+    Threshold,
+    TokenEdit,
+    Wino,
+    decode,
+    generate,
+)
 from decoders.loop import decode_queue
 from decoders.state import DecodeState
 from decoders.testing import HashModel
 from decoders.types import DecodedRow, Turn, Update, View, in_order
-from dllm.cache import BlockCache, WindowCache
+from dllm.cache import BlockCache, CacheStrategy, WindowCache
 from dllm.exact import Enumerated, ExactModel, Permutations
 from dllm.guidance import Guided
+from dllm.plan import Plan, Progress
+from dllm.spec import ModelSpec
 from parallelbench.records.record import SAMPLES, Record
 from parallelbench.run import measure
 from parallelbench.run.generator import DiffusionGenerator, Generator, Request
@@ -76,6 +96,58 @@ def test_rows_of_other_widths_may_go_apart(
     together = queued(model, ragged, 2, **parts)
     monkeypatch.setattr("dllm.plan.PADDING", 0)
     assert queued(model, ragged, 2, **parts) == together
+
+
+SPREADS = [
+    ("full", RunningSet(), WindowCache(0, 0), Decoder(FixedK(2), temperature=1.0)),
+    ("block_causal", RunningSet(None, 0.1, None), BlockCache(), Decoder(Threshold(0.3), revise=TokenEdit(0.2, 5))),
+    ("mixed", RunningSet(2), NO_CACHE, Decoder(Klass(0.3, 0.5))),
+    ("full", RunningSet(2), NO_CACHE, Decoder(Oracle())),
+    ("full", Ahead(3), WindowCache(0, None), Decoder(FixedK(1))),
+    ("shifted_block_causal", Ahead(4, plan_by="reached"), BlockCache(), Decoder(Threshold(0.4))),
+    ("full", Lookahead(2), WindowCache(0, 0), Decoder(Threshold(0.6), temperature=0.5)),
+    ("block_causal", Lookahead(2, RunningSet(3, 0.1)), BlockCache(), Decoder(Threshold(0.3))),
+]
+
+
+@pytest.mark.parametrize(("kind", "spread", "cache", "decoder"), SPREADS, ids=repr)
+def test_slots_are_refilled_however_rows_are_spread(
+    kind: str, spread: Spread, cache: CacheStrategy, decoder: Decoder, ragged
+) -> None:
+    """Blocks in flight, drafts, plans and shared K/V are those of the row alone."""
+    model, prompts, gen = make_model(kind, 1), [*ragged, [7], [1, 2, 3]], [*GEN, 2 * BLOCK, 3]
+    parts = {
+        "spread": spread,
+        "cache": cache,
+        "decoder": decoder,
+        "block_len": BLOCK // 2,
+        "stop": StrictEos(),
+        "seed": 3,
+    }
+    alone = [decode(model, [prompt], gen_len=n, **parts)[0] for prompt, n in zip(prompts, gen, strict=True)]
+    assert queued(model, prompts, 2, gen_len=gen, **parts) == alone
+    assert queued(model, prompts[::-1], 1, gen_len=gen[::-1], **parts) == alone[::-1]
+
+
+def test_caches_of_a_users_that_declare_it_serve_blocks_in_flight_and_states(ragged) -> None:
+    class Whole(CacheStrategy):
+        """Computes all columns, as no cache does, and says what follows from that."""
+
+        def plan(self, progress: Progress, spec: ModelSpec) -> Iterator[Plan]:
+            return NO_CACHE.plan(progress, spec)
+
+        def gives_all(self, spec: ModelSpec) -> bool:
+            return True
+
+        def stateless(self, spec: ModelSpec) -> bool:
+            return True
+
+    model, parts = make_model("full"), {"block_len": BLOCK, "decoder": Decoder(FixedK(1)), "stop": Never()}
+    for spread in (RunningSet(), Ahead(3), Lookahead(2)):
+        rows = decode(model, ragged, gen_len=GEN, spread=spread, cache=Whole(), **parts)
+        assert rows == decode(model, ragged, gen_len=GEN, spread=spread, cache=NO_CACHE, **parts)
+        texts = generate(model, ragged, gen_len=GEN, spread=spread, cache=Whole(), **parts, batch_size=2)
+        assert [text.token_ids for text in texts] == [row.token_ids for row in rows]
 
 
 @pytest.mark.parametrize("grid", ["prompt_block", "prompt_grid"])
@@ -159,7 +231,7 @@ def test_a_queue_is_checked_at_the_call() -> None:
     parts = {"gen_len": 8, "block_len": 4, "decoder": Decoder(Threshold()), "cache": NO_CACHE, "stop": Never()}
     with pytest.raises(ValueError, match="prompt 1 is empty"):
         decode_queue(HashModel(), [[1], []], slots=1, **parts)
-    with pytest.raises(ValueError, match="slots=0 of decode_queue"):
+    with pytest.raises(ValueError, match="slots=0 of decode"):
         decode_queue(HashModel(), [[1]], slots=0, **parts)
 
 

@@ -3,6 +3,7 @@ stay exact."""
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -36,12 +37,11 @@ from decoders import (
     TokenEdit,
     Wino,
     decode,
-    decode_running,
 )
 from decoders.loop import NO_CACHE
 from decoders.state import DecodeState
 from decoders.stop import BlockEos
-from decoders.types import Update, View
+from decoders.types import DecodedRow, Update, View
 from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
 from parallelbench.methods.running import Running
 from parallelbench.run.generator import make_generator
@@ -78,6 +78,10 @@ REVISED = [
 ]
 
 
+def decode_running(model: Any, prompts: list[list[int]], running: RunningSet, **parts: Any) -> list[DecodedRow]:
+    return decode(model, prompts, spread=running, **parts)
+
+
 @pytest.mark.parametrize(
     ("kind", "cache", "decoder", "stop"),
     [*CASES, *REVISED, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
@@ -102,7 +106,7 @@ def test_what_the_state_machine_opens_forces_and_leaves(prompts: list[list[int]]
     model, buffer, seen = make_model("block_causal", 1), 3, []
 
     def keep(state: DecodeState, view: View, update: Update) -> None:
-        start = int(torch.where(state.step == 0, state.previous, state.start)[0])
+        start = int((view.start + state.prompt_len)[0])
         seen.append((start, (update.write & view.live)[0].nonzero()[:, 0] // 8 if start < int(state.end[0]) else None))
 
     parts = {"block_len": 8, "gen_len": 48, "cache": BlockCache(), "stop": Never()}

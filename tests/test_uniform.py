@@ -21,6 +21,7 @@ from decoders import (
     Decoder,
     EntropyBound,
     FixedK,
+    Lookahead,
     Never,
     Renoise,
     RunningSet,
@@ -29,12 +30,10 @@ from decoders import (
     Threshold,
     Wino,
     decode,
-    decode_lookahead,
 )
 from decoders.logits import inverse_cdf
 from decoders.loop import DecodedRow
 from decoders.noise import Noise, noise_tokens, row_seeds
-from decoders.running.flight import decode_running
 from dllm.cache import WindowCache
 from dllm.spec import ModelSpec
 from dllm.training import UniformDiffusion
@@ -212,7 +211,7 @@ def test_the_model_never_sees_mask(several: bool) -> None:
     parts = {"gen_len": 8, "block_len": 4, "cache": WindowCache(0, 0), "stop": Never()}
     prompts, kept = [[5, 6, 7], [8, 9]], Decoder(FixedK(1))
     if several:
-        decode_running(model, prompts, running=RunningSet(), decoder=kept, **parts)
+        decode(model, prompts, spread=RunningSet(), decoder=kept, **parts)
     else:
         decode(model, prompts, decoder=replace(decoder(3), soft=SelfCondition()), **parts)
         decode(model, prompts, decoder=kept, **parts)
@@ -280,7 +279,7 @@ def test_what_does_not_fit_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="shows MASK beside its tokens, which a uniform-state model never saw"):
         decode(model, [[5, 6, 7]], decoder=Decoder(Wino()), **parts)
     with pytest.raises(ValueError, match="its states cannot be tried ahead"):
-        decode_lookahead(model, [[5, 6, 7]], branches=1, decoder=Decoder(FixedK(1)), **parts)
+        decode(model, [[5, 6, 7]], spread=Lookahead(1), decoder=Decoder(FixedK(1)), **parts)
     with pytest.raises(ValueError, match="context_causal=true looks for MASK"):
         ModelSpec(40, (1,), 0, noise=40, block=4, context_causal=True)
     with pytest.raises(ValueError, match=r"renoising needs a uniform-state model \(spec.noise\)"):

@@ -27,6 +27,7 @@ class FixedK(CommitRule):
 
     k: Count | Literal["all"] = 1
     fixed_number: ClassVar[bool] = True
+    memoryless: ClassVar[bool] = True
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         if self.k == "all":
@@ -53,6 +54,7 @@ class Threshold(CommitRule):
     tau: Tau = 0.9
     least: Count = 1
     scale: ClassVar[tuple[Confidence, ...]] = SHARES
+    memoryless: ClassVar[bool] = True
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:
         sure = candidates.confidence >= self.tau

@@ -17,7 +17,7 @@ decoder. Of one token per step the two rules are the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,42 +25,22 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from decoders.compose import Decoder
-from decoders.logits import Logits
-from decoders.loop import DecodedRow, Drafted, OnStep, begin, check_parts, results
-from decoders.rules.basic import FixedK, Threshold
+from decoders.spread import Forward, Rows, Spread
+from decoders.state import DecodeState
 from decoders.stop import StopRule
-from decoders.types import Candidates, Shape, Update, View
-from decoders.verified.branches import Branches, Expected, check_shared
+from decoders.types import Candidates, DecodedRow, Drafted, Memory, Update, View
+from decoders.verified.branches import Expected, branch, check_shared
 from dllm.cache import CacheStrategy
-from dllm.protocols import Denoiser, usable
-from dllm.validation import Count, check, named
+from dllm.protocols import Denoiser
+from dllm.validation import Count
 
 Match = Literal["exact", "subset"]
 PlanBy = Literal["all", "reached"]
 
 
-@torch.inference_mode()
-@named
-def decode_ahead(
-    model: Denoiser,
-    prompts: Sequence[Sequence[int]],
-    *,
-    states: Count,
-    match: Match = "exact",
-    plan_by: PlanBy = "all",
-    gen_len: int | Sequence[int] | None = None,
-    templates: Sequence[Sequence[int]] | None = None,
-    block_len: int,
-    decoder: Decoder,
-    cache: CacheStrategy,
-    stop: StopRule,
-    seed: int = 0,
-    draws: Sequence[int] | None = None,
-    max_steps: int | None = None,
-    on_step: OnStep | None = None,
-    device: torch.device | str = "cpu",
-) -> list[DecodedRow]:
-    """What `decode` gives with the same arguments, token for token, in fewer forwards.
+@dataclass(frozen=True)
+class Ahead(Spread):
+    """What one window gives, token for token, in fewer forwards. For greedy decoders of `FixedK` or `Threshold` alone.
 
     states: of a row in one forward, at least 1 and at most one for each column of a block; all of their columns count
         as queried.
@@ -68,28 +48,54 @@ def decode_ahead(
         text.
     plan_by: whose rankings make the next plan. "all" states of a forward, which takes fewer forwards; or "reached", the
         last of them that was reached. The text is the same by the exact rule.
-    decoder: greedy, of `FixedK` or `Threshold` alone.
-
-    Raises ValueError for other decoders, for caches whose columns depend on the steps before, for stop rules that look
-    at predictions, and as `decode` does.
     """
-    check(decode_ahead, states=states, match=match, plan_by=plan_by, on_step=on_step)
-    check_ahead(model, decoder, cache, stop, states)
-    state, _ = begin(
-        model, prompts, gen_len, templates, block_len, decoder, seed, draws, max_steps, usable(device, model)
-    )
-    batch, device, states = len(prompts), state.canvas.device, min(states, block_len)  # others would never be reached
-    first = torch.arange(batch, device=device) * states  # the row of each row's state 0
-    filled = [[k < s for k in range(states - 1)] for s in range(states)]
-    branches = Branches(model, cache, state, filled, on_step is not None)
-    log = list[Tensor]()
-    plan = Expected.nothing(state, states - 1)
 
-    while (view := branches.forward(state, plan)) is not None:
-        candidates = decoder.propose(view, view.logits)
-        memory = decoder.init(Shape(len(view.step), block_len, view.logits.shape[2], device))  # the rules have none
-        chosen = decoder.step(view, memory).write
-        leads, rank = _leads(plan, candidates, chosen, states, match)
+    states: Count
+    match: Match = "exact"
+    plan_by: PlanBy = "all"
+
+    def check(self, model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop: StopRule) -> None:
+        """Raises ValueError for other decoders, for caches whose columns depend on the steps before, and for stop rules
+        that look at predictions."""
+        check_shared(model, cache)
+        alone = decoder == Decoder(decoder.rule, confidence=decoder.confidence) and decoder.confidence != "random"
+        if not alone or not decoder.rule.memoryless:
+            raise ValueError("states are verified against greedy steps of FixedK or Threshold; use one of them alone")
+        if stop.looks is not None:
+            raise ValueError(
+                f"{stop} looks at predictions, which drafts change; use stop=strict_eos, block_eos or never"
+            )
+
+    def begin(self, decoder: Decoder, stop: StopRule, queue: DecodeState, state: DecodeState) -> Rows:
+        return _Ahead(self, decoder, stop, state)
+
+
+class _Ahead(Rows):
+    """Rows with a plan of states that follow. log: of each forward a line for each slot, from the first forward of the
+    oldest row on. since: how many of them were there when the row in each slot began."""
+
+    def __init__(self, how: Ahead, decoder: Decoder, stop: StopRule, state: DecodeState) -> None:
+        self.how, self.decoder, self.stop, self.width = how, decoder, stop, state.window
+        self.states = min(how.states, state.window)  # others would never be reached
+        number = torch.arange(self.states, device=state.done.device)
+        self.filled = number[:-1] < number[:, None]
+        self.first = torch.arange(len(state.done), device=state.done.device) * self.states  # each row's state 0
+        self.plan = Expected.nothing(state, self.states - 1)
+        self.log, self.since = list[Tensor](), [0] * len(state.done)
+
+    def of(self, state: DecodeState) -> DecodeState:
+        return branch(state, self.plan, self.filled)
+
+    def view(self, state: DecodeState, rows: DecodeState, found: Forward) -> View:
+        return rows.view(found.logits)
+
+    def shown(self, state: DecodeState, view: View) -> View:
+        return replace(state.view(view.logits.take(self.first)), live=view.live[self.first])
+
+    def merge_(self, state: DecodeState, view: View, update: Update, memory: Sequence[Memory]) -> Update:
+        chosen, plan, states, first = update.write, self.plan, self.states, self.first
+        candidates = self.decoder.propose(view, view.logits)
+        leads, rank = _leads(plan, candidates, chosen, states, self.how.match)
 
         written = torch.zeros_like(chosen[::states])
         at, kept = torch.zeros_like(state.nfe), torch.zeros_like(state.nfe)
@@ -97,38 +103,36 @@ def decode_ahead(
         for _ in range(_longest(leads)):  # one step at a time, since any may end the row
             row, to = first + at, leads.gather(1, at[:, None])[:, 0]
             write = chosen[row] & ((rank < to[:, None]) | (to == at)[:, None])
-            update = Update(candidates.tokens[row], write & moving[:, None])
-            state.apply_(state.canvas.gather(1, state.columns), view.live[row], update)
-            written |= update.write
+            step = Update(candidates.tokens[row], write & moving[:, None])
+            state.apply_(state.canvas.gather(1, state.columns), view.live[row], step)
+            written |= step.write
             kept = torch.where(moving, to, kept)
-            state.cut_(stop(state))
+            state.cut_(self.stop(state))
             moving = moving & (to > at) & (state.end == end)
             at = torch.where(moving, to, at)
-        log.append(torch.cat([torch.stack([state.nfe - 1, plan.count, kept], 1), plan.tokens], 1))
+        self.log.append(torch.cat([torch.stack([state.nfe - 1, plan.count, kept], 1), plan.tokens], 1))
         tokens = state.canvas.gather(1, state.columns)
         masked, last = view.masked[first] & ~written, first + at
-        if plan_by == "all":
+        if self.how.plan_by == "all":
             plan = _plan_by_all(plan, candidates, tokens, masked, first)
         else:
             reached = Candidates(candidates.tokens[last], candidates.confidence[last])
             plan = Expected.of(reached, masked, states - 1)
         state.advance_()
-        plan = plan.only((state.step > 0) & (state.end == end) & ~state.done)
-        if on_step is not None:
-            on_step(state, _rows(view, first), Update(tokens, written))
-    verified = torch.stack(log, 1).tolist()  # by row and forward
-    return [replace(row, drafts=_drafted(lines)) for row, lines in zip(results(state), verified, strict=True)]
+        self.plan = plan.only((state.step > 0) & (state.end == end) & ~state.done)
+        return Update(tokens, written)
 
+    def enter_(self, slots: Int[Tensor, " N"], entered: DecodeState) -> None:
+        self.plan = self.plan.without(slots)
+        for slot in slots.tolist():
+            self.since[slot] = len(self.log)
+        old = min(self.since)
+        self.log, self.since = self.log[old:], [since - old for since in self.since]
 
-def check_ahead(model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop: StopRule, states: int) -> None:
-    """Raises ValueError unless the steps of these parts can be looked ahead of."""
-    check_parts(model, decoder, cache)
-    check_shared(model, cache, states)
-    alone = decoder == Decoder(decoder.rule, confidence=decoder.confidence) and decoder.confidence != "random"
-    if not alone or not isinstance(decoder.rule, FixedK | Threshold):
-        raise ValueError("states are verified against greedy steps of FixedK or Threshold; use one of them alone")
-    if stop.looks is not None:
-        raise ValueError(f"{stop} looks at predictions, which drafts change; use stop=strict_eos, block_eos or never")
+    def ended(self, slots: Sequence[int], rows: list[DecodedRow]) -> list[DecodedRow]:
+        lines = torch.stack(self.log, 1)[list(slots)].tolist()  # by slot and forward
+        since = [self.since[slot] for slot in slots]
+        return [replace(row, drafts=_drafted(of[at:])) for row, of, at in zip(rows, lines, since, strict=True)]
 
 
 def _leads(
@@ -184,12 +188,6 @@ def _longest(leads: Int[Tensor, "B S"]) -> int:
         to = leads.gather(1, at)
         at, steps = to, steps + (to > at)
     return int(steps.max())
-
-
-def _rows(view: View, rows: Int[Tensor, " B"]) -> View:
-    noise = replace(view.noise, seeds=view.noise.seeds[rows], step=view.noise.step[rows])
-    tokens, masked, live, step = (tensor[rows] for tensor in (view.tokens, view.masked, view.live, view.step))
-    return View(tokens, masked, live, Logits(view.logits.values[rows]), step, noise, view.spec)
 
 
 def _drafted(lines: Sequence[Sequence[int]]) -> tuple[Drafted, ...]:

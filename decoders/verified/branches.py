@@ -1,19 +1,16 @@
 """Several states of a row in one forward. They are rows of their own that share the K/V of what is finished."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from decoders.loop import NO_CACHE, ask, forward_windows
+from decoders.spread import NO_CACHE
 from decoders.state import DecodeState
-from decoders.types import Candidates, View
-from dllm.cache import BlockCache, CacheStrategy, WindowCache
-from dllm.kv import ColumnCache
-from dllm.plan import Progress
+from decoders.types import Candidates
+from dllm.cache import CacheStrategy
+from dllm.kv import CopiesRows
 from dllm.protocols import Denoiser
 
 
@@ -42,75 +39,43 @@ class Expected:
         """The plan of some rows. The others have none."""
         return replace(self, count=self.count * rows)
 
+    def without(self, slots: Int[Tensor, " N"]) -> "Expected":
+        """None for the rows in these slots."""
+        return replace(self, count=self.count.index_fill(0, slots, 0))
+
     def behind(self, columns: Int[Tensor, " B"]) -> "Expected":
         """The same places in windows that have moved by so many columns, none of them past one that counts."""
         return replace(self, places=(self.places - columns[:, None]).clamp(min=0))
 
 
-class Branches:
-    """S states of each of B rows. State s has those places of the row's plan filled that `filled[s]` says.
+def branch(state: DecodeState, plan: Expected, filled: Bool[Tensor, "S K"]) -> DecodeState:
+    """S states of each of B rows; those of row b are b * S, b * S + 1, ... Those without the places that they need are
+    done.
 
-    filled: `[S, K]`. State 0 is the row itself, and state s needs the first s places of the plan.
+    filled: the places of the row's plan that state s has filled. State 0 is the row itself, and state s needs the first
+        s places of the plan.
     """
-
-    def __init__(
-        self, model: Denoiser, cache: CacheStrategy, state: DecodeState, filled: Sequence[Sequence[bool]], whole: bool
-    ) -> None:
-        self.model, self.cache, self.whole = model, cache, whole
-        self.filled = torch.tensor(filled, device=state.canvas.device)
-        self.kv = model.new_kv(state.prompt_len.repeat_interleave(len(filled)), state.canvas.shape[1])
-        if cache != NO_CACHE and not isinstance(self.kv, ColumnCache):
-            raise ValueError("the K/V of this kind of model cannot be shared by several states; use cache=none")
-
-    def forward(self, state: DecodeState, plan: Expected) -> View | None:
-        """The view of B * S states after one forward; those of row b are b * S, b * S + 1, ... None when all rows are
-        done. Counts the forward, and the columns of all states, in `state`."""
-        branches = self.branch(state, plan)
-        progress = branches.progress()
-        if progress.done.all():
-            return None
-        questions = ask(self.cache.plan(progress, self.model.spec), progress, self.whole, state.canvas.device)
-        logits = forward_windows(self.model, branches, self.kv, questions, None, look_ahead=False)
-        self.count_(state, branches, progress)
-        return branches.view(logits)
-
-    def count_(self, state: DecodeState, branches: DecodeState, progress: Progress) -> None:
-        """Counts a forward of the branches in `state`. Those of a row that entered a window then share its K/V."""
-        states, device = len(self.filled), state.canvas.device
-        if isinstance(self.kv, ColumnCache) and states > 1:
-            entering = (progress.step == 0) & ~progress.done
-            first = torch.from_numpy(np.flatnonzero(entering[::states]) * states).to(device)
-            others = first[:, None] + torch.arange(1, states, device=device)
-            self.kv.copy(first[:, None].expand_as(others).flatten(), others.flatten())
-        state.nfe = state.nfe + ~state.done  # not in place: views hold the numbers of their own forward
-        state.queried += branches.queried.view(-1, states).sum(1)
-
-    def branch(self, state: DecodeState, plan: Expected) -> DecodeState:
-        """The B * S states. Those without the places that they need are done."""
-        states, width = self.filled.shape
-        repeated = {name: value.repeat_interleave(states, 0) for name, value in state.by_row()}
-        columns = (state.columns[:, :1] + plan.places).clamp(max=state.canvas.shape[1] - 1)
-        canvas = state.canvas[:, None].repeat(1, states, 1)
-        for k in range(width):
-            column, token = columns[:, None, k : k + 1], plan.tokens[:, None, k : k + 1]
-            column, token = column.expand(-1, states, -1), token.expand(-1, states, -1)
-            token = torch.where(self.filled[:, k, None], token, canvas.gather(2, column))
-            canvas.scatter_(2, column, token)
-        needed = torch.arange(states, device=state.canvas.device)
-        repeated["canvas"] = canvas.flatten(0, 1)
-        repeated["done"] = (state.done[:, None] | (needed > plan.count[:, None])).flatten()
-        repeated["queried"] = torch.zeros_like(repeated["queried"])
-        return replace(state, **repeated)
+    states, width = filled.shape
+    repeated = {name: value.repeat_interleave(states, 0) for name, value in state.by_row()}
+    columns = (state.columns[:, :1] + plan.places).clamp(max=state.canvas.shape[1] - 1)
+    canvas = state.canvas[:, None].repeat(1, states, 1)
+    for k in range(width):
+        column, token = columns[:, None, k : k + 1], plan.tokens[:, None, k : k + 1]
+        column, token = column.expand(-1, states, -1), token.expand(-1, states, -1)
+        token = torch.where(filled[:, k, None], token, canvas.gather(2, column))
+        canvas.scatter_(2, column, token)
+    needed = torch.arange(states, device=state.canvas.device)
+    repeated["canvas"] = canvas.flatten(0, 1)
+    repeated["done"] = (state.done[:, None] | (needed > plan.count[:, None])).flatten()
+    repeated["queried"] = torch.where(needed == 0, state.queried[:, None], 0).flatten()  # they are added up
+    return replace(state, **repeated)
 
 
-def check_shared(model: Denoiser, cache: CacheStrategy, states: int) -> None:
-    """Raises ValueError unless that many states of a row can share the cache's K/V."""
-    if states < 1:
-        raise ValueError(f"states={states}; a forward looks at 1 or more")
+def check_shared(model: Denoiser, cache: CacheStrategy) -> None:
+    """Raises ValueError unless several states of a row can share the cache's K/V."""
     if model.spec.noise:
         raise ValueError("a uniform-state model sees new noise in each forward, so its states cannot be tried ahead")
-    is_window = isinstance(cache, WindowCache) and not (
-        cache.refresh_every or cache.warmup or (model.spec.shift and not cache.look_back)
-    )
-    if not is_window and cache != BlockCache():
+    if not (cache.stateless(model.spec) and cache.gives_all(model.spec)):
         raise ValueError(f"{cache} depends on the steps before; look ahead with cache=none, prefix, dual or block")
+    if cache != NO_CACHE and not isinstance(model.new_kv(torch.ones(1, dtype=torch.long), 1), CopiesRows):
+        raise ValueError("the K/V of this kind of model cannot be shared by several states; use cache=none")

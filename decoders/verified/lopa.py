@@ -11,131 +11,114 @@ by its own tokens. The row goes on with the blocks of the state that is kept.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from decoders.compose import Decoder
-from decoders.logits import Logits
-from decoders.loop import DecodedRow, OnStep, begin, check_parts, results
-from decoders.running.blocks import Flight, RunningSet
-from decoders.running.flight import Piece, check_running, forward_open, side_by_side
+from decoders.running.blocks import RunningSet
+from decoders.spread import Forward, Rows, Spread
+from decoders.state import DecodeState
 from decoders.stop import StopRule
-from decoders.types import Candidates, Shape, Update
-from decoders.verified.branches import Branches, Expected, check_shared
+from decoders.types import Candidates, Memory, Update, View
+from decoders.verified.branches import Expected, branch, check_shared
 from dllm.cache import CacheStrategy
-from dllm.protocols import Denoiser, usable
-from dllm.validation import Count, check, named
+from dllm.protocols import Denoiser
+from dllm.validation import Count
 
 
-@torch.inference_mode()
-@named
-def decode_lookahead(
-    model: Denoiser,
-    prompts: Sequence[Sequence[int]],
-    *,
-    branches: Count,
-    running: RunningSet | None = None,
-    gen_len: int | Sequence[int] | None = None,
-    templates: Sequence[Sequence[int]] | None = None,
-    block_len: int,
-    decoder: Decoder,
-    cache: CacheStrategy,
-    stop: StopRule,
-    seed: int = 0,
-    draws: Sequence[int] | None = None,
-    max_steps: int | None = None,
-    on_step: OnStep | None = None,
-    device: torch.device | str = "cpu",
-) -> list[DecodedRow]:
-    """Decodes a batch of prompts as `decode` does, looking at `branches` states beside each row.
+@dataclass(frozen=True)
+class Lookahead(Spread):
+    """Rows that look at `branches` states beside themselves. All their columns count as queried. For a rule with its
+    confidence and temperature, and nothing else.
 
-    All their columns count as queried. running: when blocks are opened, and which must commit, as in `decode_running`;
-    None for one block at a time. decoder: a rule with its confidence and temperature, and nothing else. Raises
-    ValueError for other decoders, for caches whose columns depend on the steps before, for stop rules that look at
-    predictions, and as `decode` and, with a running set, `decode_running` do.
+    running: when blocks are opened, and which must commit. None: one block at a time.
     """
-    check(decode_lookahead, branches=branches, running=running, on_step=on_step)
-    check_lookahead(model, decoder, cache, stop, branches, running)
-    state, _ = begin(
-        model, prompts, gen_len, templates, block_len, decoder, seed, draws, max_steps, usable(device, model)
-    )
-    flight, batch, device = Flight.begin(running or RunningSet(1), state), len(prompts), state.canvas.device
-    lanes_each, width = flight.num_lanes, flight.num_lanes * block_len
-    branches = min(branches, width)  # one for each column that is left
-    states, whole = branches + 1, on_step is not None or decoder.needs_decided
-    filled = [[k == s - 1 for k in range(branches)] for s in range(states)]
-    forwards = Branches(model, cache, state, filled, whole)
-    plan, memory = Expected.nothing(state, branches), None
-    first = torch.arange(batch, device=device) * states  # the row of each row's state 0
 
-    while True:
-        tried, flights = forwards.branch(state, plan), flight.repeat(states)
-        if memory is not None:  # the first forward is of one block
-            flights.open_(tried)
-        part = flights.open_part(tried)
-        if (progress := replace(part.progress(), window=width)).done.all():
-            return results(state)
-        pieces = forward_open(model, part, forwards.kv, cache, progress, whole)
-        forwards.count_(state, part, progress)
-        lanes, prob = flights.lanes(part), Logits.of(batch * states, width, pieces).top_prob()
-        masked = (lanes.open & lanes.blank).view(prob.shape)
-        masks = masked.sum(1)
-        mean = (torch.where(masked, prob, 0).sum(1) / masks.clamp(min=1)).view(batch, states)  # 0 for one that is done
-        full = (masks == 0).view(batch, states) & ~part.done.view(batch, states)
-        best = first + torch.where(full, 1, mean).argmax(1)
+    branches: Count
+    running: RunningSet | None = None
 
-        pieces = _of_states(pieces, best, states, width)
-        logits = Logits.of(batch * lanes_each, block_len, pieces)
-        memory = memory or decoder.init(Shape(batch * lanes_each, block_len, logits.shape[2], device))
-        flight.end = flights.end[best]
-        lanes = flight.lanes(flight.open_part(state))
-        before, canvas = lanes.view(logits), tried.canvas[best].repeat_interleave(lanes_each, 0)
-        view = flight.view(replace(lanes, canvas=canvas), logits)
-        update, ahead = decoder.step(view, memory), before.masked & ~view.masked
-        combined = Update(torch.where(update.write, update.tokens, view.tokens), update.write | ahead)
-        flight.apply_(state, lanes, before, combined, stop)
-
-        left = view.masked.view(batch, width) & state.pending.gather(1, lanes.columns.view(batch, width))
-        seen, front = decoder.propose(view, logits), state.start
-        seen = Candidates(seen.tokens.view(batch, width), seen.confidence.view(batch, width))
-        flight.advance_(state, ~lanes.done.view(batch, -1), memory)
-        plan = Expected.of(seen, left, branches, 0).behind(state.start - front).only(~state.done)
-        if on_step is not None:
-            on_step(state, *side_by_side(state, before, combined, Logits.of(batch, width, pieces)))
-
-
-def check_lookahead(
-    model: Denoiser,
-    decoder: Decoder,
-    cache: CacheStrategy,
-    stop: StopRule,
-    branches: int,
-    running: RunningSet | None = None,
-) -> None:
-    """Raises ValueError unless states of these parts can be compared."""
-    check_parts(model, decoder, cache)
-    check_shared(model, cache, branches + 1)
-    alone = Decoder(
-        decoder.rule,
-        temperature=decoder.temperature,
-        confidence=decoder.confidence,
-        at_least_one=decoder.at_least_one,
-    )
-    if decoder != alone or decoder.revise is not None or decoder.needs_shadow or decoder.needs_reference:
-        raise ValueError(
-            "lookahead takes a rule, its confidence and its temperature; leave the decoder's other parts out"
+    def check(self, model: Denoiser, decoder: Decoder, cache: CacheStrategy, stop: StopRule) -> None:
+        """Raises ValueError for other decoders, for caches whose columns depend on the steps before, for stop rules
+        that look at predictions, and as the running set does."""
+        check_shared(model, cache)
+        alone = Decoder(
+            decoder.rule,
+            temperature=decoder.temperature,
+            confidence=decoder.confidence,
+            at_least_one=decoder.at_least_one,
         )
-    if stop.looks is not None:
-        raise ValueError(f"{stop} looks at predictions, which states change; use stop=strict_eos, block_eos or never")
-    if running is not None:
-        check_running(model, decoder, cache, stop)
+        if decoder != alone or decoder.revise is not None or decoder.needs_shadow or decoder.needs_reference:
+            raise ValueError(
+                "lookahead takes a rule, its confidence and its temperature; leave the decoder's other parts out"
+            )
+        if stop.looks is not None:
+            raise ValueError(
+                f"{stop} looks at predictions, which states change; use stop=strict_eos, block_eos or never"
+            )
+        if self.running is not None:
+            self.running.check(model, decoder, cache, stop)
+
+    def begin(self, decoder: Decoder, stop: StopRule, queue: DecodeState, state: DecodeState) -> Rows:
+        return _Tried(self, decoder, stop, queue, state)
 
 
-def _of_states(pieces: Sequence[Piece], chosen: Int[Tensor, " B"], states: int, width: int) -> list[Piece]:
-    """The logits of one of the states of each row, by place in the windows of the rows."""
-    rows = torch.zeros(len(chosen) * states, dtype=torch.bool, device=chosen.device).index_fill(0, chosen, True)
-    kept = [(place, logits, rows[place // width].nonzero()[:, 0]) for place, logits in pieces]
-    return [(place[k] // (width * states) * width + place[k] % width, logits[k]) for place, logits, k in kept]
+class _Tried(Rows):
+    """Rows with a plan of the tokens that their states try, and with their blocks in flight."""
+
+    def __init__(
+        self, how: Lookahead, decoder: Decoder, stop: StopRule, queue: DecodeState, state: DecodeState
+    ) -> None:
+        self.decoder, self.flight = decoder, (how.running or RunningSet(1)).begin(decoder, stop, queue, state)
+        self.width = self.flight.width
+        branches = min(how.branches, self.width)  # one for each column that is left
+        self.states, number = branches + 1, torch.arange(branches + 1, device=state.done.device)
+        self.filled = number[:-1] == number[:, None] - 1
+        self.first = torch.arange(len(state.done), device=state.done.device) * self.states  # each row's state 0
+        self.plan = Expected.nothing(state, branches)
+        self.tried, self.flights = state, self.flight
+
+    def of(self, state: DecodeState) -> DecodeState:
+        self.tried, self.flights = branch(state, self.plan, self.filled), self.flight.repeat(self.states)
+        self.flights.open_(self.tried)
+        return self.flights.of(self.tried)
+
+    def view(self, state: DecodeState, rows: DecodeState, found: Forward) -> View:
+        lanes, prob = self.flights.lanes(rows), found.logits.top_prob()
+        masked = (lanes.open & lanes.blank).view(prob.shape)
+        masks, shape = masked.sum(1), (len(state.done), self.states)
+        mean = (torch.where(masked, prob, 0).sum(1) / masks.clamp(min=1)).view(shape)  # 0 for one that is done
+        full = (masks == 0).view(shape) & ~rows.done.view(shape)
+        best = self.first + torch.where(full, 1, mean).argmax(1)
+        self.flight.end = self.flights.end[best]
+        each, chosen = self.flight.num_lanes, Forward(found.logits.take(best))
+        self.before = self.flight.view(state, self.flight.of(state), chosen)
+        assert self.flight.rows is not None
+        tried = replace(self.flight.rows, canvas=self.tried.canvas[best].repeat_interleave(each, 0))
+        return self.flight.view_of(tried, self.before.logits)
+
+    def shown(self, state: DecodeState, view: View) -> View:
+        return self.flight.shown(state, self.before)
+
+    def merge_(self, state: DecodeState, view: View, update: Update, memory: Sequence[Memory]) -> Update:
+        flight, before, width, lanes = self.flight, self.before, self.width, self.flight.rows
+        assert lanes is not None
+        del self.before  # it holds the logits
+        combined = Update(
+            torch.where(update.write, update.tokens, view.tokens), update.write | (before.masked & ~view.masked)
+        )
+        flight.apply_(state, lanes, before, combined)
+        shape = (len(state.done), width)
+        left = view.masked.view(shape) & state.pending.gather(1, lanes.columns.view(shape))
+        seen, front = self.decoder.propose(view, view.logits), state.start
+        seen = Candidates(seen.tokens.view(shape), seen.confidence.view(shape))
+        flight.advance_(state, lanes, memory)
+        plan = Expected.of(seen, left, self.states - 1, 0)
+        self.plan = plan.behind(state.start - front).only(~state.done)
+        return flight.beside(combined)
+
+    def enter_(self, slots: Int[Tensor, " N"], entered: DecodeState) -> None:
+        self.plan = self.plan.without(slots)
+        self.flight.enter_(slots, entered)

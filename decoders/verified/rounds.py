@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from decoders.logits import inverse_cdf
-from decoders.loop import DecodedRow, Drafted
 from decoders.noise import Noise
 from decoders.state import NEVER
+from decoders.types import DecodedRow, Drafted
 from decoders.verified.accept import GREEDY, Sampling, Verdict, accept_greedy, accept_sampled
 from decoders.verified.drafters import Drafter, Proposal, Text
 from dllm.causal import CausalStream, StreamPlan

@@ -1,14 +1,12 @@
 """Several blocks in flight (`decoders.running`) as decoders of a run."""
 
 from dataclasses import dataclass
-from functools import partial
 
-from decoders import Decoder, RunningSet, StopRule, decode_running
-from decoders.running.flight import check_running
+from decoders import Decoder, RunningSet, StopRule
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.validation import Checked
-from parallelbench.run.generator import DiffusionGenerator, Generator, in_batches
+from parallelbench.run.generator import DiffusionGenerator, Generator
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,7 @@ class Running(Checked):
         if not isinstance(model, DenoisingLM):
             raise ValueError(f"a running set needs a diffusion model, and {model.name!r} is none; use model=tiny_block")
         check_blocks(block_len)
-        check_running(model, self.decoder, cache, stop)
-        loop = in_batches(partial(decode_running, running=self.running))
-        return DiffusionGenerator(model, self.decoder, cache, stop, block_len, seed, loop)
+        return DiffusionGenerator(model, self.decoder, cache, stop, block_len, seed, self.running)
 
 
 def check_blocks(block_len: int | None) -> None:

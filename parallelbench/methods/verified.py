@@ -4,13 +4,14 @@ Greedy text is that of decoder=ar. Costs count the forwards that verify and thos
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Literal
 
 from decoders import (
+    Ahead,
     CommitRule,
     Decoder,
     FixedK,
+    Lookahead,
     LookupDrafts,
     MaskDrafts,
     ModelDrafts,
@@ -23,8 +24,7 @@ from decoders import (
 from decoders.noise import row_seeds
 from decoders.rules.basic import Tau
 from decoders.types import Confidence
-from decoders.verified.ahead import Match, PlanBy, check_ahead, decode_ahead
-from decoders.verified.lopa import check_lookahead, decode_lookahead
+from decoders.verified.ahead import Match, PlanBy
 from decoders.verified.rounds import verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream, load_causal
@@ -33,7 +33,7 @@ from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.validation import Checked, Count, Interval, NonNegative
 from parallelbench.methods.autoregressive import CausalGenerator, check_causal
 from parallelbench.methods.running import check_blocks
-from parallelbench.run.generator import DiffusionGenerator, Generator, in_batches
+from parallelbench.run.generator import DiffusionGenerator, Generator
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,8 @@ class FreeDave(Checked):
     ) -> Generator:
         rule = FixedK(1) if self.tau is None else Threshold(self.tau)
         denoising, decoder = _denoising("freedave", model), Decoder(rule, confidence=self.confidence)
-        check_ahead(denoising, decoder, cache, stop, self.states)
-        loop = in_batches(partial(decode_ahead, states=self.states, match=self.match, plan_by=self.plan_by))
-        return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
+        spread = Ahead(self.states, self.match, self.plan_by)
+        return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, spread)
 
 
 @dataclass(frozen=True)
@@ -168,9 +167,8 @@ class LoPA(Checked):
         decoder = Decoder(self.rule, confidence=self.confidence, temperature=self.temperature)
         if self.running is not None:
             check_blocks(block_len)
-        check_lookahead(denoising, decoder, cache, stop, self.branches, self.running)
-        loop = in_batches(partial(decode_lookahead, branches=self.branches, running=self.running))
-        return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, loop)
+        spread = Lookahead(self.branches, self.running)
+        return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, spread)
 
 
 def _denoising(name: str, model: LanguageModel) -> DenoisingLM:

@@ -11,9 +11,11 @@ import torch
 
 from decoders import Decoder, FixedK, Generation, StopRule
 from decoders.compose import check_is_decoder
+from decoders.decode_job import check_parts
 from decoders.generation import Template, describe, encode, encode_template
-from decoders.loop import DecodedRow, check_parts, decode_queue
+from decoders.loop import DecodedRow, decode_queue
 from decoders.noise import numbered
+from decoders.spread import ONE_WINDOW, Spread
 from decoders.types import Turn, check_lengths, in_order, responses
 from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
@@ -137,8 +139,8 @@ def lacks(model: object, protocol: type) -> str:
 
 @dataclass(frozen=True)
 class DiffusionGenerator(Checked):
-    """Decodes with the one denoising loop, in blocks of `block_len`, or with another that takes its arguments. Checks
-    at construction that model, decoder and cache fit.
+    """Decodes with the one denoising loop, in blocks of `block_len`. Checks at construction that model, decoder, cache,
+    stop rule and spread fit.
 
     block_len: None makes each response one block. Those of one length then share a queue.
     template: what every answer looks like, instead of the requests' lengths.
@@ -150,12 +152,13 @@ class DiffusionGenerator(Checked):
     stop: StopRule
     block_len: Count | None = None
     seed: int = 0
-    loop: Callable[..., Iterator[Turn[DecodedRow]]] = decode_queue
+    spread: Spread = ONE_WINDOW
     template: Template | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_parts(self.model, self.decoder, self.cache)
+        self.spread.check(self.model, self.decoder, self.cache, self.stop)
 
     def prompt_len(self, request: Request) -> int:
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
@@ -184,11 +187,11 @@ class DiffusionGenerator(Checked):
         return list(zip(in_order(self.stream(batch, len(batch), recorder=recorder)), recorder.rows, strict=True))
 
     def describe(self) -> dict[str, object]:
-        decoder, in_queue = self.decoder, self.loop is decode_queue
+        decoder, one_window = self.decoder, self.spread == ONE_WINDOW
         is_plain = not (decoder.transforms or decoder.rescore or decoder.revise or decoder.soft or decoder.temperature)
         one_by_one = decoder.rule == FixedK(1) and decoder.confidence == "prob"
-        fixed_number = in_queue and decoder.rule.fixed_number
-        facts = {"is_baseline": in_queue and is_plain and one_by_one, "fixed_number": fixed_number}
+        fixed_number = one_window and decoder.rule.fixed_number
+        facts = {"is_baseline": one_window and is_plain and one_by_one, "fixed_number": fixed_number}
         return {**describe_model(self.model), **facts, "is_ceiling": decoder.needs_reference}
 
     def fingerprint(self) -> str:
@@ -231,7 +234,7 @@ class DiffusionGenerator(Checked):
         blocks = [self.block_len or len(response) for response in wanted]
         groups = {block: [i for i, its in enumerate(blocks) if its == block] for block in dict.fromkeys(blocks)}
         queues = [
-            self.loop(
+            decode_queue(
                 self.model,
                 [prompts[i] for i in group],
                 slots=slots,
@@ -240,6 +243,7 @@ class DiffusionGenerator(Checked):
                 decoder=self.decoder,
                 cache=self.cache,
                 stop=self.stop,
+                spread=self.spread,
                 seed=self.seed,
                 draws=[draws[i] for i in group],
                 max_steps=max_steps,
@@ -268,26 +272,6 @@ class DiffusionGenerator(Checked):
             Turn(turn.live, dict(zip(turn.ended, describe(self.model, turn.ended.values()), strict=True)))
             for turn in turns
         )
-
-
-def in_batches(decode: Callable[..., list[DecodedRow]]) -> Callable[..., Iterator[Turn[DecodedRow]]]:
-    """A loop over batches of `slots` prompts, of one that does not refill them."""
-
-    def loop(
-        model: DenoisingLM,
-        prompts: Sequence[Sequence[int]],
-        *,
-        slots: int,
-        templates: Sequence[Sequence[int]],
-        draws: Sequence[int],
-        **parts: Any,
-    ) -> Iterator[Turn[DecodedRow]]:
-        for first in range(0, len(prompts), slots):
-            batch = slice(first, first + slots)
-            rows = decode(model, prompts[batch], templates=templates[batch], draws=draws[batch], **parts)
-            yield Turn(range(first, first + len(rows)), dict(enumerate(rows, first)))
-
-    return loop
 
 
 def draws_of(requests: Sequence[Request], prompts: Sequence[Sequence[int]]) -> list[int]:

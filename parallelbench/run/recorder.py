@@ -27,7 +27,6 @@ class StepRecorder:
         self._nfe = [0] * num_rows
 
     def __call__(self, requests: Sequence[int], state: DecodeState, view: View, update: Update) -> None:
-        start = torch.where(state.step == 0, state.previous, state.start) - state.prompt_len  # it may have moved on
         write = update.write & view.live
         masks = torch.where(write, update.tokens, view.tokens) == state.spec.mask_id
         probs = view.logits.prob(update.tokens).tolist()
@@ -35,7 +34,7 @@ class StepRecorder:
         write, masks, tokens = write.tolist(), (masks & view.live).tolist(), update.tokens.tolist()
         ends, nfes = (state.end - state.prompt_len).tolist(), state.nfe.tolist()
         held = [requests[place] for place in state.request.tolist()]
-        for row, (request, first, end, nfe) in enumerate(zip(held, start.tolist(), ends, nfes, strict=True)):
+        for row, (request, first, end, nfe) in enumerate(zip(held, view.start.tolist(), ends, nfes, strict=True)):
             if nfe == self._nfe[request]:
                 continue
             self._nfe[request] = nfe

@@ -111,7 +111,8 @@ def main(arguments: list[str]) -> None:
             # a new view each time: statistics are cached in its logits
             shadow = torch.ones(batch, block) if decoder.needs_shadow else None
             decoder.step(
-                View(tokens, everywhere, everywhere, Logits(values), step, noise, spec, shadow, tokens), memory
+                View(tokens, everywhere, everywhere, Logits(values), step, noise, spec, step * 0, shadow, tokens),
+                memory,
             )
 
         ratio = seconds(work, repeats) / softmax

@@ -18,6 +18,7 @@ from decoders import (
     InBlocks,
     InDel,
     LeftRun,
+    Lookahead,
     Never,
     Prophet,
     RunningSet,
@@ -31,7 +32,6 @@ from decoders import (
     TokenEdit,
     WarmThreshold,
     decode,
-    decode_lookahead,
 )
 from dllm.cache import BlockCache, CacheStrategy
 from dllm.plan import Plan
@@ -158,7 +158,7 @@ def _lopa(folder: Path, trace: dict) -> Case:
     model = load(folder, trace, p["block_size"], prompt_block=True)
     decoder = Decoder(Threshold(p["skip_threshold"] + STRICT))
     running = RunningSet(None, p["block_add_threshold"], p["decoded_token_threshold"])
-    loop = partial(decode_lookahead, branches=p["branching_factor"], running=running)
+    loop = partial(decode, spread=Lookahead(p["branching_factor"], running))
     return Case(model, decoder, p["max_new_tokens"], p["block_size"], BlockCache(), loop=loop)
 
 

@@ -19,10 +19,9 @@ from unittest.mock import patch
 import torch
 from transformers.utils import logging as transformers_logging
 
-from decoders import RunningSet, decode, decode_running
+from decoders import Ahead, RunningSet, decode
 from decoders.state import DecodeState
 from decoders.types import Update, View
-from decoders.verified.ahead import decode_ahead
 from tests.golden.adapters import STAND_INS, FillEos, answer_lengths, common_params, shown, translate, window
 from tests.golden.grids import SETUPS, check_both_ways, common
 from tests.golden.in_blocks import CASES, case_of, decisions
@@ -128,7 +127,7 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
             setup = SETUPS[group](folder, trace)
             model, decoder, cache, stop = setup.model, setup.decoder, setup.cache, setup.stop
             if setup.running is not None:
-                loop = partial(decode_running, running=setup.running)
+                loop = partial(decode, spread=setup.running)
         else:
             model, decoder, cache, stop = translate(folder, group, trace)
         prompts = shown(folder, group, trace, model)
@@ -151,12 +150,12 @@ def replay(folder: Path, group: str, trace: dict) -> tuple[str | None, int, bool
             canvas[row] = new[: len(old)]
 
     if "draft_steps" in p:
-        loop = partial(decode_ahead, states=p["draft_steps"], match="subset", plan_by="reached")
+        loop = partial(decode, spread=Ahead(p["draft_steps"], match="subset", plan_by="reached"))
     if group == "d2f":
         running = RunningSet(None, p["block_add_threshold"], p["decoded_token_threshold"])
-        loop = partial(decode_running, running=running)
+        loop = partial(decode, spread=running)
     writes = isinstance(stop, FillEos)  # which no rule of a user's may
-    with patch("decoders.loop.check_stop") if writes else nullcontext():
+    with patch("decoders.decode_job.check_stop") if writes else nullcontext():
         rows = loop(
             model,
             prompts,

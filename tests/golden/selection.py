@@ -60,7 +60,8 @@ def start(decoder: Decoder, logits: Tensor) -> list[Memory]:
 def make_view(logits: Tensor, masked: Tensor, mask_id: int = 11, step: int = 0) -> View:
     steps = torch.full((len(masked),), step)
     spec = ModelSpec(mask_id, (0,), 0)
-    return View(masked * mask_id, masked, torch.ones_like(masked), Logits(logits), steps, Noise(steps, steps), spec)
+    live, noise = torch.ones_like(masked), Noise(steps, steps)
+    return View(masked * mask_id, masked, live, Logits(logits), steps, noise, spec, steps * 0)
 
 
 def check_step(case: dict, decoder: Decoder, expected: str = "transfer") -> bool:
