@@ -39,6 +39,8 @@ NAN, INF = math.nan, math.inf
 NUMBERS = (NAN, INF, -INF, -1e30, 1e30, 10**400, -(10**30))  # that no knob takes
 OTHERS = ("abc", "", [], {}, b"1", object())
 REQUIRED = {  # what else than its knobs a class wants
+    "Ahead": {"states": 2},
+    "Lookahead": {"branches": 2},
     "BertScore": {"path": "x"},
     "Decoder": {"rule": Threshold()},
     "FirstAlone": {"rule": Threshold()},
