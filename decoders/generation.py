@@ -9,10 +9,10 @@ from tqdm import tqdm
 
 from decoders.compose import Decoder, check_is_decoder
 from decoders.decode_job import DecodeJob
-from decoders.loop import NO_CACHE, denoise
+from decoders.loop import denoise
 from decoders.noise import row_seeds
 from decoders.rules.basic import Threshold
-from decoders.spread import ONE_WINDOW, Spread
+from decoders.spread import NO_CACHE, ONE_WINDOW, Spread
 from decoders.stop import StopRule, StrictEos
 from decoders.types import DecodedRow, Drafted, responses
 from decoders.verified.rounds import Verified, verify

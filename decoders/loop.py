@@ -12,10 +12,8 @@ import torch
 
 from decoders.compose import Decoder
 from decoders.decode_job import DecodeJob, takes
-from decoders.decode_job import check_parts as check_parts
 from decoders.forward import ask, forward_windows, forward_with_shadow
 from decoders.rules.basic import FixedK
-from decoders.spread import NO_CACHE as NO_CACHE
 from decoders.spread import ONE_WINDOW, Forward, Rows, count_
 from decoders.state import NEVER, DecodeState
 from decoders.types import DecodedRow, Shape, Turn, in_order, without_gradients

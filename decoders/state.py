@@ -11,8 +11,7 @@ from torch import Tensor
 from decoders.kept import Kept
 from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
-from decoders.types import NEVER as NEVER
-from decoders.types import Update, View
+from decoders.types import NEVER as NEVER, Update, View
 from dllm.plan import Plan, Progress, padding_on
 from dllm.soft import Soft, SoftInput
 from dllm.spec import ModelSpec

@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.compose import Decoder, check_is_decoder
 from decoders.logits import Logits
-from decoders.loop import NO_CACHE, decode
+from decoders.loop import decode
 from decoders.noise import Noise
+from decoders.spread import NO_CACHE
 from decoders.state import DecodeState
 from decoders.stop import Never
 from decoders.types import Part, Shape, Update, View

@@ -2,7 +2,7 @@
 
 A dataclass that derives from `Checked` refuses at construction what the annotations of its fields do not allow, and a
 function asks `check` about its arguments. `int` takes no fraction and no bool, `float` neither NaN nor infinity nor
-what is beyond a million, `Literal` one of its values, a class its instances; `Annotated[float, In("(0, 1]")]` an
+what is beyond a million, `Literal` one of its values, a class its instances; `Annotated[float, Interval("(0, 1]")]` an
 interval, `Callable` what can be called. Protocols that exist for type checkers alone allow everything.
 """
 
@@ -76,7 +76,7 @@ def check(of: type | Callable[..., Any], **values: Any) -> None:
 
 def check_named(of: type | Callable[..., Any], values: Mapping[str, Any], *, below: str = "", owner: str = "") -> None:
     """The same of a mapping. below, owner: what a refusal says before the name, as `decoder.rule.` of a config, and
-    behind the value."""
+    after the value."""
     kinds = _kinds(of)
     for name, value in values.items():
         fault = _fault(value, kinds.get(name, Any))

@@ -24,7 +24,8 @@ from decoders import (
     Threshold,
     decode,
 )
-from decoders.loop import NO_CACHE, DecodedRow
+from decoders.loop import DecodedRow
+from decoders.spread import NO_CACHE
 from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
 from dllm.model import DiffusionLM
 from parallelbench.tasks import builtin_tasks

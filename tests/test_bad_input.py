@@ -19,7 +19,7 @@ import decoders
 import dllm
 import parallelbench
 from decoders import Decoder, FixedK, Never, Threshold, decode, generate
-from decoders.loop import NO_CACHE
+from decoders.spread import NO_CACHE
 from decoders.types import Part
 from dllm.guidance import Guided
 from dllm.validation import REASONABLE, Checked, Interval, WrongType, check

@@ -14,7 +14,8 @@ from test_contract import FILES, load
 
 import dllm
 from decoders import Decoder, FixedK, Never, Slerp, Smoothing, SoftStep, decode
-from decoders.loop import NO_CACHE, check_parts
+from decoders.decode_job import check_parts
+from decoders.spread import NO_CACHE
 from decoders.state import DecodeState
 from decoders.types import Update, View
 from dllm.cache import DelayedCache, WindowCache

@@ -8,9 +8,10 @@ from conftest import call, make_model
 
 import dllm
 from decoders import Decoder, FixedK, InDel, Never, decode
+from decoders.decode_job import check_parts
 from decoders.logits import Logits
-from decoders.loop import NO_CACHE, check_parts
 from decoders.noise import Noise
+from decoders.spread import NO_CACHE
 from decoders.testing import HashModel
 from decoders.types import Shape, View
 from dllm.spec import ModelSpec

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, ttest_rel
-from scipy.stats import t as student
+from scipy.stats import binomtest, t as student, ttest_rel
 
 from parallelbench.report.recommend import upper_limit
 from parallelbench.stats.intervals import bounded, places, product

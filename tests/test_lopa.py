@@ -23,7 +23,7 @@ from decoders import (
     Threshold,
     decode,
 )
-from decoders.loop import NO_CACHE
+from decoders.spread import NO_CACHE
 from decoders.types import DecodedRow
 from dllm.cache import BlockCache, CacheStrategy, DelayedCache, WindowCache
 from dllm.plan import Plan

@@ -9,8 +9,7 @@ import pytest
 import torch
 from conftest import make_model
 from hydra.utils import instantiate
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from omegaconf import OmegaConf
 
 import decoders as d

@@ -38,7 +38,7 @@ from decoders import (
     Wino,
     decode,
 )
-from decoders.loop import NO_CACHE
+from decoders.spread import NO_CACHE
 from decoders.state import DecodeState
 from decoders.stop import BlockEos
 from decoders.types import DecodedRow, Update, View

@@ -9,9 +9,10 @@ from conftest import make_model, samples
 
 import dllm
 from decoders import Decoder, FixedK, Generation, MaskDrafts, Sampling, StrictEos, Verified, generate, generate_verified
-from decoders.loop import NO_CACHE, decode, decode_queue
+from decoders.loop import decode, decode_queue
 from decoders.noise import row_seeds
 from decoders.running.blocks import RunningSet
+from decoders.spread import NO_CACHE
 from decoders.types import in_order
 from parallelbench.methods.adaptive_depth import AdaptiveDepth
 from parallelbench.methods.diffusion_forcing import DiffusionForcing

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 import dllm
-from parallelbench.training.usage import adapted, parts
-from parallelbench.wiring.command import trained
+from parallelbench.training.usage import adapted, parts, trained
 from parallelbench.wiring.menu import COMMANDS
 from parallelbench.wiring.overrides import check_overrides
 

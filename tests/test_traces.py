@@ -14,9 +14,9 @@ from decoders.loop import ONE_TOKEN
 from decoders.rules import learn2pd
 from decoders.rules.learn2pd import PositionFilter, save_filter
 from decoders.traces import Recorder, open_traces, read_references, read_traces, shard_path, step_bytes, write_shard
-from parallelbench.commands.collect_traces import collect
-from parallelbench.commands.train_filter import train
 from parallelbench.tasks.base import is_held_out
+from parallelbench.training.collect_traces import collect
+from parallelbench.training.train_filter import train
 from parallelbench.wiring.catalogue import CONF
 
 GEN = 16

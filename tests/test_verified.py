@@ -15,8 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import dllm
 from decoders import Never, StrictEos
 from decoders.logits import inverse_cdf
-from decoders.loop import NO_CACHE, DecodedRow
+from decoders.loop import DecodedRow
 from decoders.noise import Noise, row_seeds
+from decoders.spread import NO_CACHE
 from decoders.verified import accept, rounds
 from decoders.verified.accept import Sampling, Verdict, accept_greedy
 from decoders.verified.drafters import Drafter, LookupDrafts, MaskDrafts, Proposal, Text

@@ -20,7 +20,8 @@ from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVi
 
 import dllm
 from decoders import Decoder, FixedK, Never, Threshold, Wino, generate
-from decoders.loop import NO_CACHE, decode_queue
+from decoders.loop import decode_queue
+from decoders.spread import NO_CACHE
 from decoders.types import in_order
 from dllm.cache import DelayedCache, WindowCache
 from dllm.spec import ModelSpec

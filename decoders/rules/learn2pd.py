@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from decoders.compose import surest
 from decoders.rules.schedules import Schedule
-from decoders.signals import NUM_FEATURES, feature_memory, features
-from decoders.signals import signals as read_signals
+from decoders.signals import NUM_FEATURES, feature_memory, features, signals as read_signals
 from decoders.traces import Traces
 from decoders.types import Candidates, CommitRule, Memory, Shape, View
 from dllm.validation import Fraction, Number

@@ -1,8 +1,12 @@
 """What a run states of itself when it is written, so that no reader has to know its classes."""
 
+import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for something else than text
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,13 @@ def flatten(config: object, prefix: str = "") -> dict[str, object]:
     for key, value in items:
         flat |= flatten(value, f"{prefix}{key}.")
     return flat
+
+
+def hydra_value(value: object) -> str:
+    """A value in Hydra's grammar of overrides, quoted where its words would mean something."""
+    if isinstance(value, list):
+        return f"[{','.join(map(hydra_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}: {hydra_value(item)}' for key, item in value.items())}}}"
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w/.-]*", value) and value not in WORDS
+    return str(value) if plain else json.dumps(value)

@@ -13,7 +13,7 @@ from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
-from parallelbench.report.options import figure_formats, split_options, suite_runs
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.stats.curves import curve_names, places, run_names, shown_knobs
 from parallelbench.stats.metrics import ALL
 from parallelbench.stats.paired import Marks, Paired, marks, pair
@@ -38,7 +38,7 @@ class Row(Marks):
 def main(arguments: Sequence[str]) -> str:
     """Writes oracle.csv, oracle.md and oracle.png."""
     paths, options = split_options(arguments, {"out_dir": "results/oracle", "figures": "png"})
-    kinds = figure_formats(options["figures"])
+    kinds = plots.figure_formats(options["figures"])
     runs = suite_runs(paths)
     paired = pair(runs)
     strategies = curve_names(run_names(runs), runs)

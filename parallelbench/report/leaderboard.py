@@ -21,8 +21,7 @@ from parallelbench.stats.paired import marks, means, pair
 from parallelbench.stats.protocol import deviations
 from parallelbench.stats.published import Key, Levels, pbx_table, read_tables
 from parallelbench.stats.resampling import tops
-from parallelbench.stats.speed_at_quality import LEVELS as QUALITY
-from parallelbench.stats.speed_at_quality import speed_value, speeds_at
+from parallelbench.stats.speed_at_quality import LEVELS as QUALITY, speed_value, speeds_at
 from parallelbench.stats.sweeps import LEGEND, LEVELS, score_sweeps
 
 LEVEL = QUALITY[0]

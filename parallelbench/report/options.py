@@ -9,8 +9,6 @@ from pathlib import Path
 from parallelbench.records.files import in_short
 from parallelbench.records.record import Run, readable_runs
 
-FIGURES = ("png", "svg", "pdf")
-
 
 class Untrusted(ValueError):
     """What a stored config says is not done, since it could do more than describe a run."""
@@ -21,15 +19,6 @@ def whole_number(name: str, text: str, least: int = 1) -> int:
     if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
         raise ValueError(f"{name}={text}; give a whole number in [{least}, 999999]")
     return int(text)
-
-
-def figure_formats(text: str) -> tuple[str, ...]:
-    """The option figures=png,pdf. Raises ValueError for a format that no figure is written in."""
-    kinds = tuple(text.split(","))
-    for kind in kinds:
-        if kind not in FIGURES:
-            raise ValueError(f"figures={text}; give one or more of {','.join(FIGURES)}")
-    return kinds
 
 
 def yes_or_no(name: str, text: str) -> bool:

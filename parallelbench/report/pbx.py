@@ -8,7 +8,7 @@ from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import table
-from parallelbench.report.options import figure_formats, suite_runs, with_tables
+from parallelbench.report.options import suite_runs, with_tables
 from parallelbench.stats.curves import curve_names, places, run_names
 from parallelbench.stats.intervals import Value
 from parallelbench.stats.paired import Marks, Means, marks, means, pair
@@ -22,7 +22,7 @@ NOT_COMPARABLE = "Not comparable with published numbers: {}."
 def main(arguments: Sequence[str]) -> str:
     """Writes pbx.csv and pbx.md and, for what is given, published.png and runs.csv and runs.png."""
     paths, csvs, boards, options = with_tables(arguments, "results/pbx", "score", figures="png")
-    kinds = figure_formats(options["figures"])
+    kinds = plots.figure_formats(options["figures"])
     runs = suite_runs(paths) if paths else []
     alone = bool(runs) and not (csvs or boards)
     given = options["generation"] or (runs[0].facts.generation or "v2" if alone else None)

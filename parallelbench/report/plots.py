@@ -29,7 +29,7 @@ from parallelbench.stats.sweeps import pareto
 matplotlib.rcParams.update(RC)
 LETTER = (4.3, 9)  # points: width of a letter of a label, height of a line
 LINES = {"line": "-", "dashed": "--"}
-UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
+UNDATED: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to points (label, tpf, score)
 
@@ -290,6 +290,15 @@ def commit_order(orders: Mapping[str, Sequence[Sequence[int]]], title: str) -> F
     axes.set_yticks(range(len(orders)), [task.split("/")[-1] for task in orders])
     axes.set(xlabel="response column", title=title)
     return figure
+
+
+def figure_formats(text: str) -> tuple[str, ...]:
+    """The option figures=png,pdf. Raises ValueError for a format that no figure is written in."""
+    kinds = tuple(text.split(","))
+    for kind in kinds:
+        if kind not in UNDATED:
+            raise ValueError(f"figures={text}; give one or more of {','.join(UNDATED)}")
+    return kinds
 
 
 def save(figure: Figure, path: Path, kinds: Sequence[str] = ("png",)) -> list[Path]:

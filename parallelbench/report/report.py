@@ -13,7 +13,7 @@ from parallelbench.records.record import Run
 from parallelbench.report import plots
 from parallelbench.report.drafts import draft_lines
 from parallelbench.report.markdown import table
-from parallelbench.report.options import figure_formats, split_options, suite_runs
+from parallelbench.report.options import split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.report.sections.equal_quality import equal_quality_lines
 from parallelbench.report.sections.rewording import wording_lines
@@ -42,7 +42,7 @@ TASK_PLOTS = """![score per task](tasks.png)
 def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
     """Reports all runs at or below the folders; names what it skips on stderr. Returns how the report begins."""
     paths, options = split_options(arguments, {"out_dir": "results/report", "figures": "png"})
-    kinds = figure_formats(options["figures"])
+    kinds = plots.figure_formats(options["figures"])
     runs = suite_runs(paths)
     out_dir = Path(options["out_dir"])
     text = write_report(runs, out_dir, command, kinds).partition(PER_TASK)[0]

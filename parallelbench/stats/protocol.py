@@ -51,7 +51,7 @@ def deviations(run: Run, generation: str) -> list[str]:
         found.append(f"cache={run.info['choices']['cache']}, published runs have none")
     found += _unless(config, "gen_length", None)
     found += [] if rule in BLOCK_IS_KNOB else _unless(config, "block_length", None)
-    dtype = run.info["dtype"]
+    dtype = run.info.get("dtype", "not stated")
     if dtype != "bfloat16":
         found.append(f"dtype={dtype}, published runs have bfloat16, whose confidences tie where others differ")
     names = f"{run.info['choices'].get('model', '')} {run.info.get('model', '')}".lower()

@@ -15,7 +15,7 @@ from parallelbench.records.files import out_folder, write_csv, write_text
 from parallelbench.records.record import Record, Run
 from parallelbench.report import plots
 from parallelbench.report.markdown import csv_lines, table
-from parallelbench.report.options import Untrusted, figure_formats, split_options, suite_runs, whole_number, yes_or_no
+from parallelbench.report.options import Untrusted, split_options, suite_runs, whole_number, yes_or_no
 from parallelbench.report.plots import exact
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import grouped
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str], build_part: Callable[[Mapping[str, Any], bool
     """Writes frontier.csv, bounds.csv, report.md and two figures; returns the report."""
     paths, options = split_options(arguments, OPTIONS)
     samples, trust = whole_number("samples", options["samples"]), yes_or_no("trust", options["trust"])
-    kinds = figure_formats(options["figures"])
+    kinds = plots.figure_formats(options["figures"])
     runs = suite_runs(paths)
     parts = [_parts(run, lambda config: build_part(config, trust)) for run in runs]
     out_dir = out_folder(options["out_dir"])

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from decoders import NO_CACHE, Decoder, StopRule, decode
-from decoders.loop import check_parts
+from decoders.decode_job import check_parts
 from dllm.exact import Enumerated, ExactModel
 from parallelbench.records.record import Record, Run
 from parallelbench.stats.groups import grouped

@@ -13,7 +13,7 @@ import dllm
 from parallelbench.records.files import out_folder, replace_file, write_csv
 from parallelbench.report import plots
 from parallelbench.report.markdown import csv_lines, table
-from parallelbench.report.options import figure_formats, split_options, whole_number
+from parallelbench.report.options import split_options, whole_number
 from parallelbench.report.plots import exact
 from parallelbench.studies.bounds import TASKS, threshold_accuracy
 from parallelbench.studies.theory_cells import OPEN, Cell, Edge, Shipped, cell, edge, tiny
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> str:
     if largest > max(lengths):
         raise ValueError(f"k={largest} items per step, but the longest list has n={max(lengths)}; give k of 1 to n")
     samples, shipped = whole_number("samples", options["samples"]), whole_number("tiny", options["tiny"], 0)
-    kinds = figure_formats(options["figures"])
+    kinds = plots.figure_formats(options["figures"])
     out_dir = out_folder(options["out_dir"])
 
     began = time.perf_counter()

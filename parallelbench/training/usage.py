@@ -1,5 +1,6 @@
 """How a model that was trained is decoded with."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from dllm.adapter import MASK_TOKEN
 from dllm.causal import CausalLM
 from dllm.model import DiffusionLM
 from dllm.recurrent import LlamaRecurrentLM
+from parallelbench.records.facts import hydra_value
 
 KINDS = {
     CausalLM: ("model=causal", "decoder=ar"),
@@ -39,3 +41,11 @@ def adapted(
             noise = {"noise": model.spec.noise} if model.spec.noise else {}
             words["spec"] = {**(spec or {}), "mask_id": model.spec.mask_id, **noise}
     return words
+
+
+def trained(weights: Path, loss: str, parts: Sequence[str], model: Mapping[str, object]) -> str:
+    """What a training has to say at its end. loss: in words. parts: what is chosen of each group to decode with the
+    weights. model: further settings of the model."""
+    values = [f"{'' if key == 'name_or_path' else '+'}model.{key}={hydra_value(value)}" for key, value in model.items()]
+    shown = shlex.join(["python", "-m", "parallelbench", "run", *parts, *values])
+    return f"{weights} has a {loss}; this decodes with it: {shown}"

@@ -1,23 +1,19 @@
-"""From a run back to the command that repeats it, and from trained weights to the command that decodes with them."""
+"""From a run back to the command that repeats it."""
 
-import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from dllm.validation import shown
-from parallelbench.records.facts import flatten
+from parallelbench.records.facts import flatten, hydra_value
 from parallelbench.records.record import Run
 from parallelbench.wiring.catalogue import GROUPS, settings
 from parallelbench.wiring.conf import CONF, doubt, resolved
-
-WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for something else than text
 
 
 def command(run: Run) -> str:
@@ -29,7 +25,7 @@ def command(run: Run) -> str:
     usual = _usual(choices)
     wanted = {key: value for key, value in flatten(run.config).items() if key != "out_dir"}
     changed = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
-    overrides = [f"{'' if key in usual else '++'}{key}={_hydra_value(value)}" for key, value in changed.items()]
+    overrides = [f"{'' if key in usual else '++'}{key}={hydra_value(value)}" for key, value in changed.items()]
     overrides += [f"~{key}" for key in usual if key not in wanted and key != "out_dir"]
     return shlex.join(["python", "-m", "parallelbench", "run", *choices, *overrides])
 
@@ -45,16 +41,6 @@ def _doubt(run: Run) -> str:
     return doubt(run.config, GROUPS)
 
 
-def trained(weights: Path, loss: str, parts: Sequence[str], model: Mapping[str, object]) -> str:
-    """What a training has to say at its end. loss: in words. parts: what is chosen of each group to decode with the
-    weights. model: further settings of the model."""
-    values = [
-        f"{'' if key == 'name_or_path' else '+'}model.{key}={_hydra_value(value)}" for key, value in model.items()
-    ]
-    shown = shlex.join(["python", "-m", "parallelbench", "run", *parts, *values])
-    return f"{weights} has a {loss}; this decodes with it: {shown}"
-
-
 @lru_cache
 def _usual(choices: tuple[str, ...]) -> Mapping[str, object]:
     """The settings that choices alone give; the runs of a sweep share theirs."""
@@ -63,13 +49,3 @@ def _usual(choices: tuple[str, ...]) -> Mapping[str, object]:
             return flatten(resolved(hydra.compose("run", list(choices)), missing_ok=True))
     except (HydraException, OmegaConfBaseException):  # an option of the user's own, from a --config-dir
         return {}
-
-
-def _hydra_value(value: object) -> str:
-    """A value in Hydra's grammar of overrides, quoted where its words would mean something."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_hydra_value, value))}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}: {_hydra_value(item)}' for key, item in value.items())}}}"
-    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w/.-]*", value) and value not in WORDS
-    return str(value) if plain else json.dumps(value)

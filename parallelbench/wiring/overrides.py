@@ -85,7 +85,7 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
         with explained(), in_one_sentence():
             leave_recipe_of_other_data(config, HydraConfig.get().overrides.task)
             check_parts(OmegaConf.to_container(config, resolve=True))
-            import_module(f"parallelbench.commands.{root}").work(config)  # and with it everything that trains
+            import_module(f"parallelbench.training.{root}").work(config)  # and with it everything that trains
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     with explained():

@@ -20,12 +20,10 @@ import vl_convert
 from parallelbench.records.files import replace_file
 from parallelbench.records.questions import numbered
 from parallelbench.records.record import Record, Run
-from parallelbench.report.compare import FEW, UNDECIDED
-from parallelbench.report.compare import LEGEND as COMPARE_LEGEND
+from parallelbench.report.compare import FEW, LEGEND as COMPARE_LEGEND, UNDECIDED
 from parallelbench.report.drawing.style import KINDS, look
 from parallelbench.report.page.viewer import viewer_data
-from parallelbench.report.sections import equal_quality as opening
-from parallelbench.report.sections import rewording
+from parallelbench.report.sections import equal_quality as opening, rewording
 from parallelbench.stats.curves import curve_names, model_title, shown_knobs
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, quantiles
@@ -33,8 +31,7 @@ from parallelbench.stats.leading import apart_lines, crowned, leading, marked, t
 from parallelbench.stats.metrics import ALL, METRICS, Metrics
 from parallelbench.stats.paired import means, observed, pair
 from parallelbench.stats.speed_at_quality import EqualQuality
-from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND
-from parallelbench.stats.sweeps import LEVELS, score_sweeps
+from parallelbench.stats.sweeps import LEGEND as SWEEP_LEGEND, LEVELS, score_sweeps
 from parallelbench.stats.timing import busy, told, unreliable, without_seconds
 from parallelbench.stats.wordings import Wordings
 

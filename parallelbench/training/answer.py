@@ -2,7 +2,7 @@
 out=FILE`.
 
 A model that learns from its own answers relearns nothing: only how to write them changes. Answers that do not end
-within `max_tokens` are left out. Killed, the same command goes on behind the last complete batch.
+within `max_tokens` are left out. Killed, the same command resumes after the last complete batch.
 """
 
 import json
@@ -67,7 +67,7 @@ def write_answers(config: DictConfig) -> None:
         replace_file(done, to_json({"prompts": 0, "bytes": 0}))
     state = parse_json(read_bytes(done))
     with open(out, "a", encoding="utf-8") as file:
-        file.truncate(state["bytes"])  # what a killed run wrote behind its last complete batch
+        file.truncate(state["bytes"])  # what a killed run wrote after its last complete batch
         for start in tqdm(range(state["prompts"], len(rows), config.batch_size), desc="answers", unit="batch"):
             batch = [row[config.prompt] for row in rows[start : start + config.batch_size]]
             torch.manual_seed(config.seed * 1_000_003 + start)

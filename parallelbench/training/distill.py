@@ -3,7 +3,7 @@ causal LM in the states of its own decodes, objective=on_policy (OPDLM).
 
 First the model decodes training prompts, one token per step unless `decoder` says otherwise, into out_dir/trajectories,
 an ordinary run; then it is trained on those that its tasks' scorers accept. objective=mdlm is the control, ordinary
-fine-tuning on the same data. Killed at any point, the same command goes on. The result is out_dir/model in Hugging Face
+fine-tuning on the same data. Killed at any point, the same command resumes. The result is out_dir/model in Hugging Face
 layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weights.
 """
 
@@ -28,8 +28,7 @@ from parallelbench.run.job import prepare
 from parallelbench.run.processes import Processes, join
 from parallelbench.run.resume import open_job
 from parallelbench.training.trajectories import correct_trajectories, train_tasks
-from parallelbench.training.usage import adapted, parts
-from parallelbench.wiring.command import trained
+from parallelbench.training.usage import adapted, parts, trained
 
 TRAJECTORY_KEYS = (
     "model",
@@ -115,13 +114,13 @@ def starting_model(config: dict[str, Any]) -> DiffusionLM:
         device = config["model"].get("device", "auto")
         model = start_from(config["init"], spec=config["spec"], causal=False, dtype=config["dtype"], device=device)
     if not isinstance(model, DiffusionLM):
-        raise ValueError(f"model {model.name!r} is no diffusion model; train it into one first (scripts/train.py)")
+        raise ValueError(f"model {model.name!r} is no diffusion model; train it into one first (parallelbench train)")
     check_masks(model)
     return model
 
 
 def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: Processes) -> Run:
-    """The model's decodes of training prompts; goes on with what is already there."""
+    """The model's decodes of training prompts; resumes what is already there."""
     generator = DiffusionGenerator(
         model,
         instantiate(config["decoder"], _convert_="all"),

@@ -31,8 +31,7 @@ from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.training.mixture import SCAFFOLD, TaskStream, phrases, special_ids
 from parallelbench.training.sources import ByLength, Stream
-from parallelbench.training.usage import adapted, parts
-from parallelbench.wiring.command import trained
+from parallelbench.training.usage import adapted, parts, trained
 
 RECORD = "training.json"
 

@@ -1,8 +1,8 @@
 """Records decodes of training prompts: `parallelbench collect_traces model=tiny decoder=oracle out_dir=...`.
 
-Prompts come from the benchmark's own generators at training seeds, or from any file or data set (conf/data;
-data=rows data.answer=null for prompts alone). Each is decoded with one token per
-forward first, then with the decoder; `decoders/traces.py` says what is kept. Killed, the same command goes on.
+Prompts come from the benchmark's own generators at training seeds, or from any file or data set (conf/data; data=rows
+data.answer=null for prompts alone). Each is decoded with one token per forward first, then with the decoder;
+`decoders/traces.py` says what is kept. Killed, the same command resumes.
 """
 
 from pathlib import Path
