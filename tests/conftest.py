@@ -2,6 +2,8 @@
 (0, 1), and the command line called in this process."""
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,3 +110,26 @@ def samples(folder: Path) -> list[dict]:
     """Records without their timing."""
     lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in SECONDS} for line in lines]
+
+
+def torchrun(folder: Path, num_processes: int, *arguments: str) -> subprocess.Popen:
+    """`torchrun -m parallelbench` in a folder, stdout and stderr in one pipe."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
+    return subprocess.Popen(
+        [sys.executable, *launcher, "-m", "parallelbench", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(launched: subprocess.Popen) -> tuple[int, str]:
+    """Exit code and output. Fails, and ends the processes, when they are not done after two minutes."""
+    try:
+        out, _ = launched.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        launched.terminate()
+        raise
+    return launched.returncode, out
