@@ -1,6 +1,7 @@
 """The wheel, built and installed in a bare environment of another folder, and what the repository weighs."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dllm.checkpoint import ASSETS, IN_THE_REPOSITORY
 from parallelbench.tasks.text.grammar import HARPER
@@ -25,6 +27,15 @@ def test_the_wheel_leaves_out_what_loading_says_it_does() -> None:
     names = [folder.name for folder in ASSETS.iterdir()]
     left_out = [name for name in names if any(fnmatch(f"dllm/assets/{name}", one) for one in wheel["exclude"])]
     assert sorted(left_out) == sorted(IN_THE_REPOSITORY)
+
+
+def test_the_version_is_one() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = re.search(r"^## (\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert newest is not None
+    assert (version, str(citation["date-released"])) == newest.groups()
+    assert citation["version"] == version
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no clone")
