@@ -4,6 +4,8 @@ from .decode_job import DecodeJob as DecodeJob
 from .filters import BanEos as BanEos, Cooling as Cooling, Temperature as Temperature, TopK as TopK, TopP as TopP
 from .generation import Generation as Generation, generate as generate, generate_verified as generate_verified
 from .loop import DecodedRow as DecodedRow, decode as decode, decode_queue as decode_queue
+from .recurrent.adaptive_depth import AdaptiveDepth as AdaptiveDepth
+from .recurrent.diffusion_forcing import DiffusionForcing as DiffusionForcing
 from .remask import (
     ConfidenceDrop as ConfidenceDrop,
     Renoise as Renoise,

@@ -1,10 +1,11 @@
 """From logits to candidates: a token per position, and a confidence by which rules compare positions."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from decoders.logits import Logits
+from decoders.noise import Noise
 from decoders.types import Candidates, Confidence, View
 
 
@@ -19,11 +20,12 @@ def propose(view: View, logits: Logits, temperature: float, confidence: Confiden
         random          a random number
         left_to_right   higher is further left
     """
-    if temperature == 0:
-        tokens = logits.top[1]
-    else:
-        tokens = logits.sample(view.noise.uniform(logits.shape[1], stream="candidate"), temperature)
+    tokens = logits.top[1] if temperature == 0 else draw(logits, view.noise, temperature)
     return Candidates(tokens, _confidence(view, logits, tokens, temperature == 0, confidence))
+
+
+def draw(logits: Logits, noise: Noise, temperature: float) -> Int[Tensor, "B W"]:
+    return logits.sample(noise.uniform(logits.shape[1], stream="candidate"), temperature)
 
 
 def _confidence(view: View, logits: Logits, tokens: Tensor, greedy: bool, kind: Confidence) -> Float[Tensor, "B W"]:

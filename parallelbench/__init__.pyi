@@ -1,6 +1,5 @@
-from .methods.adaptive_depth import AdaptiveDepth as AdaptiveDepth
 from .methods.autoregressive import Autoregressive as Autoregressive
-from .methods.diffusion_forcing import DiffusionForcing as DiffusionForcing
+from .methods.depth_recurrent import AdaptiveDepth as AdaptiveDepth, DiffusionForcing as DiffusionForcing
 from .methods.running import Running as Running
 from .methods.verified import (
     FreeDave as FreeDave,

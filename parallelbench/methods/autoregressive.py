@@ -17,7 +17,7 @@ from decoders import NO_CACHE, Generation, StopRule, StrictEos
 from decoders.generation import describe, encode
 from decoders.loop import DecodedRow
 from decoders.noise import row_seeds
-from decoders.state import NEVER
+from decoders.recurrent.sampling import decoded_row, up_to_eos
 from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM, CausalStream
@@ -124,15 +124,3 @@ def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: St
     if stop != StrictEos():
         raise ValueError(f"{name} stops at its first EOS, which {stop} does not describe; use stop=strict_eos")
     return model
-
-
-def up_to_eos(tokens: Sequence[int], eos_ids: Sequence[int], gen_len: int) -> tuple[list[int], int]:
-    """A row's tokens before its first EOS within its budget, and how many were decoded with that EOS."""
-    tokens = tokens[:gen_len]
-    length = next((i for i, token in enumerate(tokens) if token in eos_ids), len(tokens))
-    return list(tokens[:length]), min(length + 1, len(tokens))
-
-
-def decoded_row(answer: list[int], committed: Sequence[int], gen_len: int, nfe: int, queried: int) -> DecodedRow:
-    stopped_by = "eos" if len(committed) > len(answer) else "length"
-    return DecodedRow(answer, [*committed, *[NEVER] * (gen_len - len(committed))], nfe, queried, stopped_by)

@@ -161,6 +161,8 @@ def described(target: str) -> tuple[str, dict[str, tuple[str, str]]]:
     node, kinds = _source(target), get_type_hints(outline(target), include_extras=True)
     fields = _fields(node) if node else ()
     told = {key: (wanted(kinds[key]) if kinds.get(key, Any) is not Any else kind, value) for key, kind, value in fields}
+    if isinstance(node, ast.ClassDef) and not told and isinstance(base := next(iter(node.bases), None), ast.Attribute):
+        return described(ast.unparse(base))  # of another package, whose sampler this one binds
     return (node and ast.get_docstring(node)) or "", told
 
 
@@ -172,7 +174,8 @@ def outline(target: str) -> type:
     node = None if name == "Checked" else _source(target)
     if not isinstance(node, ast.ClassDef):
         return Checked if name == "Checked" else object
-    bases = [outline(f"{package}.{base.id}") for base in node.bases if isinstance(base, ast.Name)]
+    names = map(ast.unparse, node.bases)
+    bases = [outline(base if "." in base else f"{package}.{base}") for base in names]
     checked = tuple(base for base in bases if base is not object)
     kinds = {key: _kind(kind, _named_kinds()) for key, kind, _ in _fields(node)} if checked else {}
     return type(name, checked, {"__annotations__": kinds})

@@ -14,8 +14,7 @@ from decoders.noise import row_seeds
 from decoders.running.blocks import RunningSet
 from decoders.spread import NO_CACHE
 from decoders.types import in_order
-from parallelbench.methods.adaptive_depth import AdaptiveDepth
-from parallelbench.methods.diffusion_forcing import DiffusionForcing
+from parallelbench.methods.depth_recurrent import AdaptiveDepth, DiffusionForcing
 from parallelbench.methods.running import Running
 from parallelbench.methods.verified import SelfSpec
 from parallelbench.run.generator import Request, make_generator

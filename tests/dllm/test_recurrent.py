@@ -15,8 +15,7 @@ from decoders import NO_CACHE, StrictEos
 from dllm.recurrent import Place, RavenLM, RecurrentLM, load_recurrent, save_recurrent
 from dllm.training.scratch import scratch_recurrent
 from dllm.training.tokenizer import build_tokenizer
-from parallelbench.methods.adaptive_depth import AdaptiveDepth
-from parallelbench.methods.diffusion_forcing import DiffusionForcing
+from parallelbench.methods.depth_recurrent import AdaptiveDepth, DiffusionForcing
 
 PROMPTS = [[10, 11, 12, 13, 14], [20, 21], [30, 31, 32]]
 

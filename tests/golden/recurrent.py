@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import dllm
+from decoders.recurrent import AdaptiveDepth, DiffusionForcing
 from dllm.recurrent import Place, RavenLM
-from parallelbench.methods.adaptive_depth import AdaptiveDepth
-from parallelbench.methods.diffusion_forcing import DiffusionForcing
 from tests.golden.numbers import first_difference
 
 RULES = {"latent-diff": "last", "token-stability": "stability", "fixed": "fixed"}

@@ -18,7 +18,7 @@ from dllm.guidance import Guided
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
 from parallelbench.methods.autoregressive import Autoregressive
-from parallelbench.methods.diffusion_forcing import DiffusionForcing
+from parallelbench.methods.depth_recurrent import DiffusionForcing
 from parallelbench.records.trace import TRACES
 from parallelbench.run.generator import make_generator
 from parallelbench.run.job import prepare

@@ -15,16 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from decoders import NO_CACHE, StopRule, StrictEos
-from decoders.loop import DecodedRow
 from decoders.noise import Noise, row_seeds
-from dllm.cache import CacheStrategy
-from dllm.protocols import LanguageModel
+from decoders.recurrent.sampling import Draws, decoded_row, up_to_eos
+from decoders.types import DecodedRow
 from dllm.recurrent import DepthCache, Place, RecurrentLM
 from dllm.validation import Checked, Count, Fraction, Interval, NonNegative, Number
-from parallelbench.methods.autoregressive import CausalGenerator, decoded_row, up_to_eos
-from parallelbench.methods.sampling import Draws
-from parallelbench.run.generator import Generator
 
 
 @dataclass
@@ -129,12 +124,6 @@ class DiffusionForcing(Checked):
     top_k: Number = 0
     top_p: Annotated[float, Interval("(0, 1]")] = 1.0
     min_p: Annotated[float, Interval("[0, 1)")] = 0.0
-
-    def bind(
-        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
-    ) -> Generator:
-        recurrent = check_recurrent("diffusion forcing", model, cache, stop)
-        return CausalGenerator(recurrent, lambda *work: self.decode(*work, seed=seed))
 
     @cached_property
     def draws(self) -> Draws:
@@ -336,15 +325,3 @@ def padded(parts: Sequence[Tensor]) -> Tensor:
     """Rows of different lengths as one tensor; shorter ones repeat their last."""
     width = torch.arange(max(map(len, parts)), device=parts[0].device)
     return torch.stack([part[width.clamp(max=len(part) - 1)] for part in parts])
-
-
-def check_recurrent(what: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> RecurrentLM:
-    """The model of a loop of this name. Raises ValueError unless the loop can use it, the cache and the stop rule."""
-    if not isinstance(model, RecurrentLM):
-        raise ValueError(
-            f"{what} needs a depth-recurrent model, and {model.name!r} is none; use model=tiny_recurrent or "
-            "model=huginn"
-        )
-    if cache != NO_CACHE or stop != StrictEos():
-        raise ValueError(f"{what} keeps its own K/V and stops at its first EOS; use cache=none stop=strict_eos")
-    return model

@@ -13,17 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from decoders import StopRule
-from decoders.loop import DecodedRow
 from decoders.noise import Noise, row_seeds
-from dllm.cache import CacheStrategy
-from dllm.protocols import LanguageModel
+from decoders.recurrent.sampling import Draws, decoded_row
+from decoders.types import DecodedRow
 from dllm.recurrent import Place, RecurrentLM
 from dllm.validation import Checked, Interval, NonNegative, Number
-from parallelbench.methods.autoregressive import CausalGenerator, decoded_row
-from parallelbench.methods.diffusion_forcing import check_recurrent
-from parallelbench.methods.sampling import Draws
-from parallelbench.run.generator import Generator
 
 
 @dataclass(frozen=True)
@@ -46,12 +40,6 @@ class AdaptiveDepth(Checked):
     top_k: Number = 0
     top_p: Annotated[float, Interval("(0, 1]")] = 1.0
     min_p: Annotated[float, Interval("[0, 1)")] = 0.0
-
-    def bind(
-        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
-    ) -> Generator:
-        recurrent = check_recurrent("adaptive depth", model, cache, stop)
-        return CausalGenerator(recurrent, lambda *work: self.decode(*work, seed=seed))
 
     @torch.inference_mode()
     def decode(

@@ -1,0 +1,37 @@
+"""Samplers of depth-recurrent models (`decoders.recurrent`) as decoders of a run."""
+
+import decoders
+from decoders import NO_CACHE, StopRule, StrictEos
+from dllm.cache import CacheStrategy
+from dllm.protocols import LanguageModel
+from dllm.recurrent import RecurrentLM
+from parallelbench.methods.autoregressive import CausalGenerator
+from parallelbench.run.generator import Generator
+
+
+class DiffusionForcing(decoders.DiffusionForcing):
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        recurrent = _recurrent("diffusion forcing", model, cache, stop)
+        return CausalGenerator(recurrent, lambda *work: self.decode(*work, seed=seed))
+
+
+class AdaptiveDepth(decoders.AdaptiveDepth):
+    def bind(
+        self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
+    ) -> Generator:
+        recurrent = _recurrent("adaptive depth", model, cache, stop)
+        return CausalGenerator(recurrent, lambda *work: self.decode(*work, seed=seed))
+
+
+def _recurrent(what: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> RecurrentLM:
+    """The model of a loop of this name. Raises ValueError unless the loop can use it, the cache and the stop rule."""
+    if not isinstance(model, RecurrentLM):
+        raise ValueError(
+            f"{what} needs a depth-recurrent model, and {model.name!r} is none; use model=tiny_recurrent or "
+            "model=huginn"
+        )
+    if cache != NO_CACHE or stop != StrictEos():
+        raise ValueError(f"{what} keeps its own K/V and stops at its first EOS; use cache=none stop=strict_eos")
+    return model
