@@ -85,6 +85,8 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
         with explained(), in_one_sentence():
             leave_recipe_of_other_data(config, HydraConfig.get().overrides.task)
             check_parts(OmegaConf.to_container(config, resolve=True))
+            if Path(config.get("out_dir") or ".").is_file():
+                raise ValueError(f"{config.out_dir} is a file; choose another out_dir")
             import_module(f"parallelbench.training.{root}").work(config)  # and with it everything that trains
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
@@ -114,8 +116,9 @@ def check_values(config: DictConfig, fits: bool) -> None:
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=False))
     keys: dict[str, Any] = {key: plain.get(key) for key in Settings.__annotations__}
     given = Settings(**keys)
-    decoder = outline((plain.get("decoder") or {}).get("_target_", "")).__name__
-    if fits and decoder == "Decoder" and given.template is None and given.gen_length and given.block_length:
+    parts = list(_parts(plain))
+    decoder = {outline(target).__name__ for below, target, _ in parts if below == "decoder."}
+    if fits and decoder == {"Decoder"} and given.template is None and given.gen_length and given.block_length:
         check_blocks(given.gen_length, given.block_length)
     suite = plain.get("suite") or {}
     if "_target_" in suite and not any(_parts(list(suite.values()))):  # its tasks are names
@@ -131,8 +134,11 @@ def check_parts(plain: Any) -> None:
 
 def _parts(node: Any, below: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The classes that a config names, each with the key that its values are below, and the values."""
-    if isinstance(node, dict) and isinstance(node.get("_target_"), str):
-        yield below, node["_target_"], {str(key): value for key, value in node.items()}
+    if isinstance(node, dict) and "_target_" in node:
+        target = node["_target_"]
+        if not isinstance(target, str):
+            raise ValueError(f"{below}_target_={shown(target, quoted=False)} is no name of a class; give one")
+        yield below, target, {str(key): value for key, value in node.items()}
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         yield from _parts(value, f"{below}{key}.")
 
@@ -193,8 +199,7 @@ def _values(override: Override, config_dir: Path | None = None) -> list[str]:
 def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[str], root: str) -> str:
     """Hydra's message for an override that fits nothing. A likely slip of the pen gets one of ours."""
     text = str(error)
-    pages = ("parallelbench run --help", "parallelbench list {}")
-    page, folder = pages if root == RUN else (f"parallelbench {root} --help", "ls conf/{}")
+    where = f"`parallelbench {root} --help` shows what there is"
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
     option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
@@ -206,10 +211,12 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
         parents = {name.rsplit(".", i)[0] for name in settings for i in range(1, name.count(".") + 1)}
         groups = ["launcher", "sink", "experiment"] if root == RUN else ["sink", "recipe"]
         near = get_close_matches(wrong, [*settings, *sorted(parents), *groups], 1)
-        what, where = f"{wrong} is no setting of this run", page
+        what = f"{wrong} is no setting of this run"
     elif option:
         near = [f"{option[1]}={name}" for name in get_close_matches(option[2], option[3].split(), 1)]
-        what, where = f"{option[1]}={option[2]} is not there", folder.format(option[1])
+        what = f"{option[1]}={option[2]} is not there"
+        listed = f"`parallelbench list {option[1]}` shows what there is"
+        where = listed if root == RUN else f"there are {', '.join(option[3].split())}"
     else:
         return sentence(error)
-    return f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}`{where}` shows what there is"
+    return f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}{where}"
