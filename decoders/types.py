@@ -270,6 +270,18 @@ class DecodedRow:
         return self.num_tokens / self.nfe
 
 
+def up_to_eos(tokens: Sequence[int], eos_ids: Sequence[int], gen_len: int) -> tuple[list[int], int]:
+    """A row's tokens before its first EOS within its budget, and how many were decoded with that EOS."""
+    tokens = tokens[:gen_len]
+    length = next((i for i, token in enumerate(tokens) if token in eos_ids), len(tokens))
+    return list(tokens[:length]), min(length + 1, len(tokens))
+
+
+def decoded_row(answer: list[int], committed: Sequence[int], gen_len: int, nfe: int, queried: int) -> DecodedRow:
+    stopped_by = "eos" if len(committed) > len(answer) else "length"
+    return DecodedRow(answer, [*committed, *[NEVER] * (gen_len - len(committed))], nfe, queried, stopped_by)
+
+
 @dataclass(frozen=True)
 class Turn(Generic[T]):
     """One pass through the loop.

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from decoders.noise import Noise, row_seeds
-from decoders.recurrent.sampling import Draws, decoded_row
-from decoders.types import DecodedRow
+from decoders.recurrent.sampling import Draws
+from decoders.types import DecodedRow, decoded_row
 from dllm.recurrent import Place, RecurrentLM
 from dllm.validation import Checked, Interval, NonNegative, Number
 

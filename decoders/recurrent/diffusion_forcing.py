@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from decoders.noise import Noise, row_seeds
-from decoders.recurrent.sampling import Draws, decoded_row, up_to_eos
-from decoders.types import DecodedRow
+from decoders.recurrent.sampling import Draws
+from decoders.types import DecodedRow, decoded_row, up_to_eos
 from dllm.recurrent import DepthCache, Place, RecurrentLM
 from dllm.validation import Checked, Count, Fraction, Interval, NonNegative, Number
 

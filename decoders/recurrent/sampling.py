@@ -1,7 +1,6 @@
-"""What the samplers of depth-recurrent models draw from logits, and the rows that they make of tokens."""
+"""What the samplers of depth-recurrent models draw from logits."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,8 +10,6 @@ from torch import Tensor
 from decoders.logits import Logits
 from decoders.noise import Noise
 from decoders.propose import draw
-from decoders.state import NEVER
-from decoders.types import DecodedRow
 from dllm.validation import Checked, Interval, NonNegative, Number
 
 
@@ -41,15 +38,3 @@ class Draws(Checked):
                 lambda here, most: here.masked_fill(here < most[:, None] + math.log(self.min_p), float("-inf")), best
             )
         return draw(kept, noise, 1.0)
-
-
-def up_to_eos(tokens: Sequence[int], eos_ids: Sequence[int], gen_len: int) -> tuple[list[int], int]:
-    """A row's tokens before its first EOS within its budget, and how many were decoded with that EOS."""
-    tokens = tokens[:gen_len]
-    length = next((i for i, token in enumerate(tokens) if token in eos_ids), len(tokens))
-    return list(tokens[:length]), min(length + 1, len(tokens))
-
-
-def decoded_row(answer: list[int], committed: Sequence[int], gen_len: int, nfe: int, queried: int) -> DecodedRow:
-    stopped_by = "eos" if len(committed) > len(answer) else "length"
-    return DecodedRow(answer, [*committed, *[NEVER] * (gen_len - len(committed))], nfe, queried, stopped_by)

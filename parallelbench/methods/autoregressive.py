@@ -15,9 +15,8 @@ from transformers import GenerationConfig
 
 from decoders import NO_CACHE, Generation, StopRule, StrictEos
 from decoders.generation import describe, encode
-from decoders.loop import DecodedRow
 from decoders.noise import row_seeds
-from decoders.recurrent.sampling import decoded_row, up_to_eos
+from decoders.types import DecodedRow, decoded_row, up_to_eos
 from decoders.verified.rounds import Verified, verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM, CausalStream

@@ -13,20 +13,25 @@ class DiffusionForcing(decoders.DiffusionForcing):
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
-        recurrent = _recurrent("diffusion forcing", model, cache, stop)
-        return CausalGenerator(recurrent, lambda *work: self.decode(*work, seed=seed))
+        return _generator("diffusion forcing", self, model, cache, stop, seed)
 
 
 class AdaptiveDepth(decoders.AdaptiveDepth):
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
-        recurrent = _recurrent("adaptive depth", model, cache, stop)
-        return CausalGenerator(recurrent, lambda *work: self.decode(*work, seed=seed))
+        return _generator("adaptive depth", self, model, cache, stop, seed)
 
 
-def _recurrent(what: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> RecurrentLM:
-    """The model of a loop of this name. Raises ValueError unless the loop can use it, the cache and the stop rule."""
+def _generator(
+    what: str,
+    sampler: DiffusionForcing | AdaptiveDepth,
+    model: LanguageModel,
+    cache: CacheStrategy,
+    stop: StopRule,
+    seed: int,
+) -> Generator:
+    """Raises ValueError unless the sampler can use the model, the cache and the stop rule."""
     if not isinstance(model, RecurrentLM):
         raise ValueError(
             f"{what} needs a depth-recurrent model, and {model.name!r} is none; use model=tiny_recurrent or "
@@ -34,4 +39,4 @@ def _recurrent(what: str, model: LanguageModel, cache: CacheStrategy, stop: Stop
         )
     if cache != NO_CACHE or stop != StrictEos():
         raise ValueError(f"{what} keeps its own K/V and stops at its first EOS; use cache=none stop=strict_eos")
-    return model
+    return CausalGenerator(model, lambda *work: sampler.decode(*work, seed=seed))
