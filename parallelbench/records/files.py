@@ -150,19 +150,22 @@ def check_picture(name: str) -> None:
         raise ValueError(f"svg={name} is no file in a folder that exists; give one such as decode.svg")
 
 
-def check_link(folder: Path) -> None:
-    """Raises ValueError for a link, in a folder's path, to what is not there: nothing can be made behind it."""
+def check_folder(folder: Path) -> None:
+    """Raises ValueError for what is no folder and, in its path, for a link to what is not there: nothing can be made in
+    either."""
     for part in (folder, *folder.parents):
         if part.is_symlink() and not part.exists():
             raise ValueError(
                 f"{part} is a link to {os.readlink(part)}, which is not there; make that or choose another"
             )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose another out_dir")
 
 
 def out_folder(name: str | Path) -> Path:
     """A folder to write into, made where it is missing. Raises ValueError where that cannot be."""
     folder = Path(name)
-    check_link(folder)
+    check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=folder).close()

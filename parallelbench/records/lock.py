@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from parallelbench.records.files import check_link
+from parallelbench.records.files import check_folder
 
 LOCK = "writer.tmp"
 
@@ -25,9 +25,7 @@ def writing(folder: Path) -> Iterator[None]:
     Raises ValueError naming the process that writes the run. A file system without locks costs a warning: there, two
     processes at one run may decode samples twice and lose what one of them had appended while the other merged.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; choose another out_dir")
-    check_link(folder)
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         yield

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dllm.validation import Checked, Count, Number, check_blocks, check_named, shown
 from parallelbench.records.facts import flatten
+from parallelbench.records.files import check_folder
 from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF, RUN, options
 from parallelbench.wiring.conf import in_one_sentence, make_part, searched, sentence
@@ -85,8 +86,7 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
         with explained(), in_one_sentence():
             leave_recipe_of_other_data(config, HydraConfig.get().overrides.task)
             check_parts(OmegaConf.to_container(config, resolve=True))
-            if Path(config.get("out_dir") or ".").is_file():
-                raise ValueError(f"{config.out_dir} is a file; choose another out_dir")
+            check_folder(Path(config.get("out_dir") or "."))
             import_module(f"parallelbench.training.{root}").work(config)  # and with it everything that trains
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
@@ -116,9 +116,9 @@ def check_values(config: DictConfig, fits: bool) -> None:
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=False))
     keys: dict[str, Any] = {key: plain.get(key) for key in Settings.__annotations__}
     given = Settings(**keys)
-    parts = list(_parts(plain))
-    decoder = {outline(target).__name__ for below, target, _ in parts if below == "decoder."}
-    if fits and decoder == {"Decoder"} and given.template is None and given.gen_length and given.block_length:
+    targets = {below: target for below, target, _ in _parts(plain)}
+    decoder = outline(targets.get("decoder.", "")).__name__
+    if fits and decoder == "Decoder" and given.template is None and given.gen_length and given.block_length:
         check_blocks(given.gen_length, given.block_length)
     suite = plain.get("suite") or {}
     if "_target_" in suite and not any(_parts(list(suite.values()))):  # its tasks are names
