@@ -2,7 +2,7 @@
 # Every decoder over its knob's grid (conf/experiment) on the shipped model, and the page that compares them.
 #   bash scripts/published/sweep_decoders.sh [REPORT_DIR] [SAMPLES_PER_TASK] [EXPERIMENT ...]
 # Without names, all but the protocols of ParallelBench, which need its data. Interrupted, it resumes where it stopped. All
-# take about 45 minutes on one core.
+# take about 80 minutes on one core.
 set -euo pipefail
 . "$(dirname "$0")/records.sh"
 report=${1:-results/published/decoders}
