@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -27,6 +27,7 @@ from dllm.checkpoint import ASSETS, IN_THE_REPOSITORY, check_folder
 from dllm.converted.fields import Fields
 from dllm.layers import Gate, lora_layers
 from dllm.model import DiffusionLM
+from dllm.text import BackboneLM
 from dllm.validation import shown
 
 if TYPE_CHECKING:  # a model without adapter needs no PEFT
@@ -50,17 +51,7 @@ something out of them first."""
 _TENSOR = re.compile(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])(?:\.default)?\.weight")
 
 
-@runtime_checkable
-class Adaptable(Protocol):
-    """A model, diffusion or causal, over a transformers backbone."""
-
-    name: str
-    backbone: PreTrainedModel
-
-    def eval(self) -> Any: ...
-
-
-def attach(model: Adaptable, folder: Path) -> None:
+def attach(model: BackboneLM, folder: Path) -> None:
     """Adds the adapter in `folder` to the model, in place: W becomes W + scaling * B @ A in every covered module.
 
     The scaling is lora_alpha / r, or lora_alpha / sqrt(r) for rslora. Dropout is for training and left out. The
@@ -90,7 +81,7 @@ def attach(model: Adaptable, folder: Path) -> None:
     model.eval()  # injected modules start in training mode
 
 
-def attach_all(model: Adaptable, folders: str | Path | Sequence[str | Path] | None) -> None:
+def attach_all(model: BackboneLM, folders: str | Path | Sequence[str | Path] | None) -> None:
     """Attaches adapters one on another. They become part of the weights, so that a forward costs what it costs without
     them. The last stays attached where it acts at drafted columns only, or where weights are quantised.
 
@@ -142,7 +133,7 @@ def put_gate(model: DiffusionLM) -> None:
         cast(nn.Module, layer).forward = partial(model.gate.forward, layer)
 
 
-def detach(model: Adaptable) -> None:
+def detach(model: BackboneLM) -> None:
     """Takes the adapter away, in place. The weights are then the original ones, except for an embedding of MASK that
     the adapter brought."""
     for name, layer in layers(model).items():
@@ -152,7 +143,7 @@ def detach(model: Adaptable) -> None:
         model.gate = None
 
 
-def merge(model: Adaptable) -> None:
+def merge(model: BackboneLM) -> None:
     """Adds the adapter's product to the weights for good, in place, and takes its layers away. Raises ValueError for an
     adapter that acts at drafted columns only."""
     if isinstance(model, DiffusionLM) and model.gate is not None:
@@ -162,23 +153,23 @@ def merge(model: Adaptable) -> None:
     detach(model)
 
 
-def _can_merge(model: Adaptable) -> bool:
+def _can_merge(model: BackboneLM) -> bool:
     """Whether merging keeps what the adapter does."""
     gated = isinstance(model, DiffusionLM) and model.gate is not None
     weights = [cast(nn.Linear, layer.get_base_layer()).weight for layer in layers(model).values()]
     return not gated and all(weight.is_floating_point() and weight.itemsize > 1 for weight in weights)
 
 
-def is_attached(model: Adaptable) -> bool:
+def is_attached(model: BackboneLM) -> bool:
     return bool(layers(model))
 
 
-def layers(model: Adaptable) -> dict[str, "LoraLayer"]:
+def layers(model: BackboneLM) -> dict[str, "LoraLayer"]:
     """The layers that have an adapter, by their names in the backbone."""
     return lora_layers(model.backbone)
 
 
-def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None) -> None:
+def _check_drafts(folder: Path, model: BackboneLM, mask_embedding: Tensor | None) -> None:
     """Raises ValueError when an adapter for drafted columns does not fit the model."""
     if not isinstance(model, DiffusionLM) or not model.spec.context_causal:
         raise ValueError(
@@ -194,7 +185,7 @@ def _check_drafts(folder: Path, model: Adaptable, mask_embedding: Tensor | None)
 
 
 def read_adapter(
-    folder: Path, model: Adaptable
+    folder: Path, model: BackboneLM
 ) -> tuple["LoraConfig", dict[str, dict[str, Tensor]], Tensor | None, bool]:
     """The adapter's config; its A `[r, in]` and B `[out, r]` by module name of the backbone; its embedding of MASK, if
     any; and whether it acts at drafted columns only. Raises ValueError for what is none, and for one that
@@ -256,7 +247,7 @@ def _config(raw: Mapping[str, Any]) -> "LoraConfig":
     return LoraConfig(r=r, lora_alpha=cast(int, alpha), use_rslora=bool(rslora), inference_mode=True)
 
 
-def _renamed(module: str, model: Adaptable) -> str:
+def _renamed(module: str, model: BackboneLM) -> str:
     """The backbone's name of a module that may have a published one."""
     key = f"{module}.weight"
     for pattern, ours in (model.keys if isinstance(model, DiffusionLM) else {}).items():
@@ -264,7 +255,7 @@ def _renamed(module: str, model: Adaptable) -> str:
     return key.removesuffix(".weight")
 
 
-def _check(folder: Path, name: str, factors: dict[str, Tensor], rank: int, model: Adaptable) -> None:
+def _check(folder: Path, name: str, factors: dict[str, Tensor], rank: int, model: BackboneLM) -> None:
     """Raises ValueError when the factors do not fit the module of that name, or have another rank."""
     module = dict(model.backbone.named_modules()).get(name)
     if not isinstance(module, nn.Linear):

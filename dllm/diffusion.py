@@ -6,7 +6,7 @@ published; any other transformers causal or masked LM works if its tokenizer nam
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -49,6 +49,7 @@ from dllm.converted.probe import probe
 from dllm.converted.storage import refuse_quantised
 from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, recognise
+from dllm.graphs import Graphs, Recorded, Work, on_gpu
 from dllm.layers import use_fast_products_
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
@@ -82,8 +83,9 @@ def load_diffusion(
     adapter: a folder of LoRA weights or the name of a shipped adapter, or several. They become part of the weights; the
         last stays apart where it acts at drafted columns only or where weights are quantised (`dllm.adapter`).
     chat_template: in place of the tokenizer's: "plain" (message contents as they are) or a .jinja file.
-    compile: torch.compile the transformer. It takes a minute at first, and on a CPU a C++ compiler. "cuda_graphs": with
-        few fixed shapes, each of which a GPU then replays; elsewhere a warning says that it is compiled as with true.
+    compile: torch.compile the transformer. It takes a minute at first, and on a CPU a C++ compiler. "cuda_graphs": a
+        GPU records its forwards as they are, in few fixed shapes, and replays them; elsewhere a warning says that it
+        is compiled as with true.
     pretrained: for transformers' `from_pretrained`: device_map (which replaces device), max_memory, offload_folder,
         attn_implementation, quantization_config, revision ...
 
@@ -173,23 +175,38 @@ def save(model: DiffusionLM, folder: Path) -> None:
 
 
 def compile_(model: DiffusionLM, graphs: bool) -> None:
-    """Compiles the transformer. Sizes are symbolic, because rows end and batches shrink, but for CUDA graphs."""
-    if graphs and (model.device.type != "cuda" or not model.spec.kv):
-        what = f"it is on {model.device.type}" if model.spec.kv else "it is an encoder"
-        warnings.warn(f"CUDA graphs are not for model {model.name!r}: {what}; it is compiled without", stacklevel=3)
+    """Compiles the transformer, with symbolic sizes, because rows end and batches shrink. graphs: records it instead
+    (`dllm.graphs`), in few fixed shapes."""
+    why = None if model.spec.kv and model.gate is None else "it is an encoder or has an adapter for drafted columns"
+    why = why if model.device.type == "cuda" else f"it is on {model.device.type}"
+    if graphs and why:
+        warnings.warn(f"CUDA graphs are not for model {model.name!r}: {why}; it is compiled without", stacklevel=3)
         graphs = False
-    if model.spec.kv:  # room for K/V that a forward made would be a second way to call it
-        two = torch.arange(2, device=model.device)[None]
-        kv, plan = model.new_kv(two[:, 1], 2), Plan(two[0, :1], two, two[:, 1] + 1, all_rows=True)
-        with torch.no_grad():
-            model.logits(two * 0, plan, two, end=two[:, 1] + 1, kv=kv)
-        assert kv is not None
-        model.kv_samples = kv.samples()
+    if graphs:
+        return record_(model)
+    _make_room_apart(model)
     # one row or several, all or some of them, with and without K/V, the whole canvas or a part: torch would keep 8
     torch._dynamo.config.recompile_limit = max(16, torch._dynamo.config.recompile_limit)
     body = model.backbone if isinstance(model, EncoderLM) else model.backbone.get_decoder()
-    model.fixed_shapes = graphs
-    body.compile(dynamic=not graphs, mode="reduce-overhead" if graphs else None)
+    body.compile(dynamic=True)
+
+
+def record_(model: DiffusionLM, record: Callable[[Work], Recorded] = on_gpu) -> None:
+    """Has the transformer's forwards recorded (`dllm.graphs`), in few fixed shapes."""
+    _make_room_apart(model)
+    model.fixed_shapes, model.graphs = True, Graphs(model.backbone, model.name, record)
+
+
+def _make_room_apart(model: DiffusionLM) -> None:
+    """Room for K/V that a forward made would be a second way to call it, and no place that a recording knows."""
+    if not model.spec.kv:
+        return
+    two = torch.arange(2, device=model.device)[None]
+    kv, plan = model.new_kv(two[:, 1], 2), Plan(two[0, :1], two, two[:, 1] + 1, all_rows=True)
+    with torch.no_grad():
+        model.logits(two * 0, plan, two, end=two[:, 1] + 1, kv=kv)
+    assert kv is not None
+    model.kv_samples = kv.samples()
 
 
 def _stated(path: str, given: ModelSpec | Mapping[str, Any] | None, hub: dict) -> Mapping[str, Any]:

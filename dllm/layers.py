@@ -84,11 +84,11 @@ def sources(plan: Plan, want: Int[Tensor, "R W"], shift: int, length: int) -> In
     return inside if rows == 1 else inside + width * torch.arange(rows, device=want.device)[:, None]
 
 
-def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " B"]]:
-    """The plan for as many rows as the batch and a multiple of `WIDTH` columns, so that few shapes occur; and which of
-    its rows each of those is. The last row and each row's last column are repeated."""
+def padded(plan: Plan, batch: int) -> tuple[Plan, Int[Tensor, " P"]]:
+    """The plan for a power of two of rows, or the whole batch, and a multiple of `WIDTH` columns, so that few shapes
+    occur; and which of its rows each of those is. The last row and each row's last column are repeated."""
     (rows, width), device = plan.query.shape, plan.query.device
-    of = torch.arange(batch, device=device).clamp(max=rows - 1)
+    of = torch.arange(min(batch, 1 << (rows - 1).bit_length()), device=device).clamp(max=rows - 1)
     columns = torch.arange(-(-width // WIDTH) * WIDTH, device=device).clamp(max=width - 1)
     query = plan.query[of[:, None], columns]
     return replace(plan, rows=plan.rows[of], query=query, num_queried=plan.num_queried[of], first=None), of

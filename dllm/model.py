@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dllm.graphs import Graphs
 from dllm.kv import ColumnCache
 from dllm.layers import Gate, NeighbourMix, arange_like, hidden_states, lora_layers, moved, padded, queried, sources
 from dllm.plan import Plan
@@ -54,6 +55,7 @@ class DiffusionLM(BackboneLM):
         self.mix = NeighbourMix(backbone.config.hidden_size, look_ahead=spec.block is None) if spec.mix else None
         self.max_length = self._max_length()
         self.kv_samples, self.fixed_shapes = list[tuple[Tensor, Tensor]](), False  # of a compiled backbone
+        self.graphs: Graphs | None = None
 
     def _check(self, spec: ModelSpec, implementation: str | None) -> None:
         if implementation not in (None, "sdpa", "eager"):
@@ -283,6 +285,8 @@ class DiffusionLM(BackboneLM):
         """Hidden states of the query columns, on the canvas' device."""
         if self.gate is not None:
             self.gate.open_at(0 if drafted is None else drafted)
+        elif self.graphs is not None and mask is not None:
+            return self.graphs(embeds, mask, position_ids, kv)
         return hidden_states(self.backbone, embeds, mask, position_ids, kv)
 
     def _rotary(self, tokens: Tensor, positions: Tensor, query: Tensor) -> Tensor:

@@ -20,10 +20,18 @@ from decoders.verified.rounds import Verified, verify
 from dllm import DiffusionLM
 from dllm.cache import BlockCache, CacheStrategy, WindowCache
 from dllm.causal import CausalStream
-from dllm.diffusion import compile_
+from dllm.diffusion import compile_, record_
+from dllm.graphs import Recorded, Work
 from dllm.layers import WIDTH
 
 COMPILER = pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+
+FIXED = [
+    ("full", NO_CACHE),
+    ("shifted", WindowCache(0, 0)),
+    ("block_causal", BlockCache()),
+    ("mixed", WindowCache(2, 3)),
+]
 
 
 def decoded(model: DiffusionLM, lengths: Sequence[int], slots: int, cache: CacheStrategy) -> list[DecodedRow]:
@@ -31,13 +39,11 @@ def decoded(model: DiffusionLM, lengths: Sequence[int], slots: int, cache: Cache
     rng = torch.Generator().manual_seed(sum(lengths))
     prompts = [torch.randint(0, PAD, (length,), generator=rng).tolist() for length in lengths]
     parts = {"decoder": Decoder(Threshold(0.5)), "cache": cache, "stop": StrictEos(), "block_len": BLOCK}
+    parts |= {"device": model.device}
     return list(in_order(decode_queue(model, prompts, slots=slots, gen_len=2 * BLOCK, **parts)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "cache"),
-    [("full", NO_CACHE), ("shifted", WindowCache(0, 0)), ("block_causal", BlockCache()), ("mixed", WindowCache(2, 3))],
-)
+@pytest.mark.parametrize(("kind", "cache"), FIXED)
 def test_fixed_shapes_decode_the_same(kind: str, cache: CacheStrategy) -> None:
     model, seen = make_model(kind), set[tuple[int, int]]()
     rows = decoded(model, (5, 11, 3, 9, 40), 3, cache)
@@ -45,7 +51,42 @@ def test_fixed_shapes_decode_the_same(kind: str, cache: CacheStrategy) -> None:
     hook(lambda _, args, kwargs: seen.add(tuple(kwargs["inputs_embeds"].shape[:2])), with_kwargs=True)
     model.fixed_shapes = True
     assert decoded(model, (5, 11, 3, 9, 40), 3, cache) == rows
-    assert all(batch == 3 and not width % WIDTH for batch, width in seen)
+    assert all(batch in (1, 2, 3) and not width % WIDTH for batch, width in seen)
+
+
+def again(work: Work) -> Recorded:
+    """What a CPU can do in place of a recording: work once more on the same tensors, into the same result."""
+    result = work()
+    return lambda: result.copy_(work()), result
+
+
+@pytest.mark.parametrize(("kind", "cache"), FIXED)
+def test_recorded_forwards_decode_the_same(kind: str, cache: CacheStrategy) -> None:
+    """One recording for each shape and canvas, whose own inputs are filled anew for each forward."""
+    model, recorded, lengths = make_model(kind), list[Recorded](), (5, 11, 3, 9, 40)
+    rows = decoded(model, lengths, 3, cache)
+
+    def record(work: Work) -> Recorded:
+        recorded.append(again(work))
+        return recorded[-1]
+
+    record_(model, record)
+    assert decoded(model, lengths, 3, cache) == rows
+    assert 0 < len(recorded) <= 9 < sum(row.nfe for row in rows)
+    more = len(recorded)
+    assert decoded(model, lengths, 3, cache) == rows
+    assert len(recorded) == (more if cache == NO_CACHE else 2 * more)  # K/V of another call lies elsewhere
+
+
+def test_a_model_that_cannot_be_recorded_runs_without() -> None:
+    def record(work: Work) -> Recorded:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    model = make_model("full")
+    rows = decoded(model, (5, 11), 2, NO_CACHE)
+    record_(model, record)
+    with pytest.warns(UserWarning, match=r"^CUDA graphs are not for model 'full': operation .* capturing; it runs w"):
+        assert decoded(model, (5, 11), 2, NO_CACHE) == rows
 
 
 def test_cuda_graphs_are_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +94,7 @@ def test_cuda_graphs_are_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.Module, "compile", compiled)
     with pytest.warns(UserWarning, match=r"CUDA graphs are not for model 'tiny': it is on cpu; it is compiled without"):
         model = dllm.load("tiny", compile="cuda_graphs")
-    compiled.assert_called_once_with(dynamic=True, mode=None)
+    compiled.assert_called_once_with(dynamic=True)
     assert not model.fixed_shapes
     with pytest.raises(ValueError, match=r"compile='graphs' of load_diffusion; give .*cuda_graphs"):
         dllm.load("tiny", compile="graphs")

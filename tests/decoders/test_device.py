@@ -63,7 +63,7 @@ def turns(generator: Generator) -> Iterator[Turn[DecodedRow]]:
         yield from generator.turns(PROMPTS, GEN, SLOTS)
     else:
         assert isinstance(generator, CausalGenerator)
-        yield Turn(range(3), dict(enumerate(generator.loop(generator.model, PROMPTS, GEN))))
+        yield Turn(range(3), dict(enumerate(generator.loop(generator.model, PROMPTS, GEN, [0] * 3))))
 
 
 def fits(kind: str, decoder: str, kept: str, stop: str) -> bool:
@@ -108,18 +108,28 @@ def test_rows_are_those_of_the_cpu(kind: str, decoder: str, kept: str, stop: str
     check_alike(kind, decoder, kept, stop)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(DECODERS)), ids=DECODERS)
-def test_every_decoder(number: int, capsys: pytest.CaptureFixture) -> None:
-    """With a model, a cache and a stop rule that go round among those that it takes."""
+def combination(number: int) -> tuple[str, str, str, str]:
+    """A decoder, with a model, a cache and a stop rule that go round among those that it takes."""
     decoder = DECODERS[number]
-    kind, kept, stop = next(
-        (kind, kept, stop)
+    return next(
+        (kind, decoder, kept, stop)
         for kept in [*CACHES[number % len(CACHES) :], "none"]
         for stop in [STOPS[number % len(STOPS)], "strict_eos"]
         for kind in [*KINDS[number % len(KINDS) :], *KINDS]
         if fits(kind, decoder, kept, stop)
     )
+
+
+def fits_threshold(number: int, stop: str) -> tuple[str, str, str, str]:
+    """A cache and a stop rule, with a model that takes both."""
+    kinds, kept = [*KINDS[number % len(KINDS) :], *KINDS], CACHES[number]
+    return next((kind, "threshold", kept, stop) for kind in kinds if fits(kind, "threshold", kept, stop))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(DECODERS)), ids=DECODERS)
+def test_every_decoder(number: int, capsys: pytest.CaptureFixture) -> None:
+    kind, decoder, kept, stop = combination(number)
     forwards, waits = check_alike(kind, decoder, kept, stop)
     with capsys.disabled():
         print(f"\n{decoder}, {kind}, cache={kept}, stop={stop}: {waits} waits in {forwards} rows' forwards")
@@ -129,10 +139,7 @@ def test_every_decoder(number: int, capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("number", range(len(CACHES)), ids=CACHES)
 def test_every_cache_with_every_stop_rule(number: int, stop: str) -> None:
-    kind = next(
-        kind for kind in [*KINDS[number % len(KINDS) :], *KINDS] if fits(kind, "threshold", CACHES[number], stop)
-    )
-    check_alike(kind, "threshold", CACHES[number], stop)
+    check_alike(*fits_threshold(number, stop))
 
 
 def test_the_device_mixes_with_nothing_and_counts() -> None:

@@ -25,6 +25,7 @@ BENCHES = {
     "cache.py": ("shape=toy batch=1 prompt=4 gen=4 block=2 k=2 caches=none", "none"),
     "speed.py": ("batch_size=2 repeats=1 tasks=2", "credit 0.9"),
     "products.py": ("repeats=1", "576 -> 49152"),
+    "gpu.py": ("shape=toy prompt=4 gen=4 block=2 k=2 batches=1,2 modes=eager dtype=float32", "block      2 eager"),
     "operations.py": ("cache=dual by=line", "   1 dllm/model.py"),
 }
 SHELL = [path for folder in ("bench", "published", ".") for path in sorted((ROOT / "scripts" / folder).glob("*.sh"))]
@@ -39,7 +40,8 @@ def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.Comple
 
 
 @pytest.mark.parametrize(
-    "name", ["step.py", "cache.py", "speed.py", "products.py", pytest.param("operations.py", marks=pytest.mark.slow)]
+    "name",
+    ["step.py", "cache.py", "speed.py", "products.py", "gpu.py", pytest.param("operations.py", marks=pytest.mark.slow)],
 )
 def test_a_benchmark_runs(name: str) -> None:
     options, row = BENCHES[name]
@@ -121,7 +123,8 @@ def test_the_command_that_decodes_with_an_adapter_exists() -> None:
 
 
 @pytest.mark.parametrize("name", BENCHES)
-def test_a_benchmark_refuses_what_it_does_not_know(name: str) -> None:
+def test_a_benchmark_refuses_what_it_does_not_know(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench")
     main = runpy.run_path(str(ROOT / "scripts" / "bench" / name))["main"]
     for argument in ("--help", "speed=1", "repeats=many", "batch=many"):
         with pytest.raises(ValueError, match=r"options are|unknown option"):
