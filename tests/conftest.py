@@ -32,13 +32,13 @@ SPECS = {
 }
 
 
-def make_model(kind: str, seed: int = 0) -> DiffusionLM:
-    """A two-layer float32 model of one of the kinds in SPECS."""
+def make_model(kind: str, seed: int = 0, layers: int = 2) -> DiffusionLM:
+    """A float32 model of one of the kinds in SPECS."""
     sizes = {
         "vocab_size": VOCAB,
         "hidden_size": 32,
         "intermediate_size": 64,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 256,

@@ -123,27 +123,33 @@ def test_a_warm_model_compiles_nothing_more(backend: str) -> None:
     assert counters["stats"]["unique_graphs"] == graphs
 
 
-@pytest.mark.parametrize("ahead", ["last", "all"])
-def test_a_warm_drafter_compiles_nothing_more(monkeypatch: pytest.MonkeyPatch, ahead: Ahead) -> None:
-    """Of an adapter for drafted columns, with other numbers of rows, columns and drafts."""
+@pytest.mark.parametrize(
+    "kinds",
+    [("last", "all"), pytest.param(("last",), marks=pytest.mark.slow), pytest.param(("all",), marks=pytest.mark.slow)],
+)
+def test_a_warm_drafter_compiles_nothing_more(monkeypatch: pytest.MonkeyPatch, kinds: tuple[Ahead, ...]) -> None:
+    """Of an adapter for drafted columns, with other numbers of rows, columns and drafts. It has one layer, as all
+    layers are traced alike."""
     monkeypatch.setattr(config, "jaxtyping_disable", True)
-    model, eager = with_adapter(), with_adapter()
+    model, eager = with_adapter(layers=1), with_adapter(layers=1)
     compile_(model, graphs=False)
     model.backbone.get_decoder().compile(dynamic=True, backend="eager")
     torch._dynamo.reset()
     counters.clear()
 
-    def decoded(model: DiffusionLM, lengths: Sequence[int]) -> list[list[int]]:
+    def decoded(model: DiffusionLM, lengths: Sequence[int], ahead: Ahead) -> list[list[int]]:
         rng = torch.Generator().manual_seed(sum(lengths))
         prompts = [torch.randint(0, PAD, (length,), generator=rng).tolist() for length in lengths]
         count = [0] * len(prompts)
         rows = verify(CausalStream(model), Verified(MaskDrafts(ahead)), prompts, [12 for _ in count], count)
         return [row.token_ids for row in rows]
 
-    for lengths in ((5, 11, 3), (4,), (6, 9, 13, 4, 17), (7, 8), (30, 3, 21, 2)):
-        assert decoded(model, lengths) == decoded(eager, lengths)
+    for ahead in kinds:
+        for lengths in ((5, 11, 3), (4,), (6, 9, 13, 4, 17), (7, 8), (30, 3, 21, 2)):
+            assert decoded(model, lengths, ahead) == decoded(eager, lengths, ahead)
     graphs = counters["stats"]["unique_graphs"]
     assert 0 < graphs <= 14
-    for lengths in ((12, 2), (3, 3, 40), (9,), (25, 6, 1, 8)):
-        assert decoded(model, lengths) == decoded(eager, lengths)
+    for ahead in kinds:
+        for lengths in ((12, 2), (3, 3, 40), (9,), (25, 6, 1, 8)):
+            assert decoded(model, lengths, ahead) == decoded(eager, lengths, ahead)
     assert counters["stats"]["unique_graphs"] == graphs

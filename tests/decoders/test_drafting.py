@@ -19,9 +19,9 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def with_adapter(seed: int = 0) -> DiffusionLM:
+def with_adapter(seed: int = 0, layers: int = 2) -> DiffusionLM:
     """A context-causal model with a strong random adapter for drafted columns."""
-    model = make_model("context_causal", seed)
+    model = make_model("context_causal", seed, layers)
     Lora(r=3, alpha=6.0, active="drafts").inject(model, seed)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
