@@ -6,14 +6,13 @@ import dataclasses
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
 from hydra.utils import get_object
@@ -160,18 +159,15 @@ def test_readers_compare_no_class_paths() -> None:
 
 
 def test_a_run_loads_no_plots(tmp_path: Path) -> None:
-    arguments = "run limit=1 suite.tasks=[waiting_line/copy] out_dir=run".split()
-    script = f"""
+    script = """
 import sys
-sys.argv = ["parallelbench", *{arguments}]
 import parallelbench.wiring.launcher
 from parallelbench.__main__ import main
 main()
-print({{"matplotlib", "peft", "vl_convert"}} & sys.modules.keys())  # PIL is transformers' own
+print({"matplotlib", "peft", "vl_convert"} & sys.modules.keys())  # PIL is transformers' own
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
-    )
+    arguments = "run limit=1 suite.tasks=[waiting_line/copy] out_dir=run".split()
+    done = forked.run("-c", script, *arguments, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout.splitlines()[-1:] == ["set()"], done.stderr
 
 

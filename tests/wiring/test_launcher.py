@@ -19,7 +19,9 @@ def folders(path: Path) -> dict[str, list[dict]]:
     return {info.parent.name: samples(info.parent) for info in sorted(path.glob("runs/*/run.json"))}
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_sweep_on_workers_equals_one_in_turn(cli, tmp_path: Path, workers: int) -> None:
     assert cli(*SWEEP)[0] == 0
     in_turn = folders(tmp_path)
