@@ -134,7 +134,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     if page.file.src_dir == str(ROOT):
         page.meta["search"] = {"exclude": True}  # their numbers would bury the pages that explain them
-        return markdown.replace("](docs/", "](")
+        return re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", markdown)
     for marker, make in (("table of decoders", table), ("every decoder", sections), ("table of metrics", metrics)):
         if f"<!-- {marker} -->" in markdown:
             markdown = markdown.replace(f"<!-- {marker} -->", make())

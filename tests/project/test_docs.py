@@ -21,7 +21,8 @@ from parallelbench.stats.metrics import METRICS
 ROOT = Path(__file__).parents[2]
 CONF, DOCS = ROOT / "conf", ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-PROSE = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
+RESULTS = ROOT / "results"
+PROSE = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *RESULTS.glob("*.md"), *RESULTS.glob("notes/*.md")]
 GROUPS = "cache decoder filter launcher model objective sink stop suite".split()
 OUT_OF_TREE = ["my_rules.py", "my_cache.py", "my_family.py", "my_task.py"]
 NOT_RUN = "# not run by the tests: "
@@ -104,7 +105,7 @@ def test_every_option_is_explained(group: str) -> None:
             assert re.search(rf"`(?:{group}=)?{path.stem}(?: [^`]*)?`", pages), f"no page names {group}={path.stem}"
 
 
-@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_prose_fits_the_line(page: Path) -> None:
     fenced = False
     for number, line in enumerate(page.read_text().splitlines(), 1):
@@ -112,7 +113,7 @@ def test_prose_fits_the_line(page: Path) -> None:
         assert fenced or line.startswith("|") or len(line) <= 120, f"{page.name}:{number} has {len(line)} characters"
 
 
-@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_links_lead_to_files(page: Path) -> None:
     """As a repository browser follows them; anchors are MkDocs' affair."""
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
