@@ -15,18 +15,18 @@ from conftest import samples
 
 from parallelbench.tasks import Sample, Sudoku, Task
 from parallelbench.tasks.names import FIRST_NAMES, LAST_NAMES
-from parallelbench.tasks.official.draws import (
+from parallelbench.tasks.official.manifest import PUBLISHED
+from parallelbench.tasks.official.scores import LatinSquareScore, ListScore, SudokuScore, parse_list_strict
+from parallelbench.tasks.official.suite import OfficialSuite, OfficialV2Suite, TextScore
+from parallelbench.tasks.waiting_line import OPERATIONS, parse_lenient, write_list
+from scripts.generate_official import (
     latin_square_rows,
+    main as generate,
     read_names,
     task_seed,
     waiting_line_rows,
     write_rows,
 )
-from parallelbench.tasks.official.manifest import PUBLISHED
-from parallelbench.tasks.official.scores import LatinSquareScore, ListScore, SudokuScore, parse_list_strict
-from parallelbench.tasks.official.suite import OfficialSuite, OfficialV2Suite, TextScore
-from parallelbench.tasks.waiting_line import OPERATIONS, parse_lenient, write_list
-from scripts.generate_official import main as generate
 
 ROOT = Path(__file__).parents[2]
 OFFICIAL = Path(os.environ.get("PARALLELBENCH_DATA", ROOT.parent / "shared" / "official"))

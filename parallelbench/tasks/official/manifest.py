@@ -1,64 +1,17 @@
-"""sha256 of the files of ParallelBench v1 (furiosa-ai/ParallelBench at 72de8f7), by folder."""
+"""The published files of ParallelBench v1 (furiosa-ai/ParallelBench at 72de8f7): SHA256SUMS, which `sha256sum --check`
+reads too."""
 
-PUBLISHED = {
-    "waiting_line": {
-        "copy.jsonl": "074fa401607e9fa7ff150bda50053b204a2a3790857a1a13afca6dffbe2c6fba",
-        "insert_index.jsonl": "3cc2116638f4455b77f8ae80a9361fd40a747d0d3494173818ed637f6b777e0e",
-        "insert_random.jsonl": "5b8faea874d019953ac3560ff215d036b20a9b4e4a099610e5c99d3206ed1fd6",
-        "remove_index.jsonl": "38e6d45f19d26b37d7fb0ca52d458a7390b5b136488cf9b7f79d6818a4f396f4",
-        "remove_random.jsonl": "f41a4dcc95b5d44e55b984d5be5146fc479e35b7a1ff7f82d38711d961910e6f",
-        "replace_index.jsonl": "176b08c9eaa4858890f349ae2584a982dc4f469472c792e422a9167041631c0c",
-        "replace_random.jsonl": "8e4e750684e47af48596ef50bcfa3cac23890863a510c51f9f88b9b813188120",
-        "reverse.jsonl": "6afdfc90ed8bf61a7b19a125d54553a5b5f2bf16740b259fb066ead6a592b43b",
-        "shuffle.jsonl": "4061e5c91660f1eed89a528d73d011a74e4ea71f69ad34b00f9c010012b24ffb",
-        "sort.jsonl": "b69682817799a402a283651610d2210bb5c8e4eababff9fca6de3ab3dcba9ec1",
-        "task_config.yaml": "0dfa5e3eee859da1547d846ccbaaf2ecbefc75b77b49446211a692e592cf9a97",
-    },
-    "waiting_line_n15": {
-        "copy.jsonl": "6b8a4ec56fd74aa06512db6ee42756c509f88438edfe59d66ed04fda9f1de46c",
-        "insert_index.jsonl": "9cb03d79092b97a568957f5b0d734decda48ef3d464883cf4036e646ac074bb5",
-        "insert_random.jsonl": "352d672ac34a5080d92ca23fe86c73b844da3ab28371ba50b40b0727829bda09",
-        "remove_index.jsonl": "96105434372b264577e788ad5964712a2159c10b4c65dce7c6a80cd000b6946b",
-        "remove_random.jsonl": "4567209a06705a3c13feca2bec6f2262113cccadb17c522871db91391ab76387",
-        "replace_index.jsonl": "0fee199db9fbf56d1a6b52ca7853e8db48d3cab5981a33d01ee62bd75bf7fb9c",
-        "replace_random.jsonl": "7b75ae706e20b7acc5d3effa63b520d02b7b81a2e84ef94c4f5e8ab4addd4660",
-        "reverse.jsonl": "d191f35a3870f120556fd203edd53dd6d93dc23b08af19cf994897d1b228dd61",
-        "shuffle.jsonl": "b16632f37d4ac5b5b4f8dd188ee6559249a0f3b774f8de9afd06358817af0d8e",
-        "sort.jsonl": "859be88d7d7f8d2ca832531af4005db356e9f84260324d32fa96d0a785edadfa",
-        "task_config.yaml": "cd1624a6e40e819f5d32b8f303804f5e3c81932f09e5ccbb4364a6b8ec7ff818",
-    },
-    "puzzle": {
-        "latin_square_n4.jsonl": "869aec5d644c2437352b02c831f40d964c9228f77ad2af4981fb1802b4cdfabf",
-        "sudoku_n4_12.jsonl": "5b9ffbe9ffda0cbf60f181a56c4dcd529d3d7fec11a553d8ca6e9f7651d4b836",
-        "task_config.yaml": "c50fd6974bb9b0a933bde35124359fc8cc301305f19eb5eb347bde5a3b42531f",
-    },
-    "words_to_sentence": {
-        "easy.jsonl": "627f47242a35bc19be993bf69e5809af01dcdf789f65925db608172fc81f2ed9",
-        "easy_n1.jsonl": "1d363b5a47a2a60dcb50b730cc1ab41da1af8f9c9241c4dff8ce66c8378de5f2",
-        "easy_n3.jsonl": "05b77695405ce2ec416cf503ad2305635a0f9417c9ff2ae64dc83f6100ff7071",
-        "easy_n4.jsonl": "1f43af43d01803a3ca225088ebec853705f04309bdc1414d06f80486a8d2f9e0",
-        "easy_n5.jsonl": "76fb700c880513954af7e51bb8123709e69a85c3d47db90bda034d7882b132bb",
-        "easy_n6.jsonl": "232b9f70627297b265ab27c3b3fa296210fd8efbee235ed039db0c19308544d6",
-        "easy_n7.jsonl": "e77bc4002e2435811a1f3355dbae42f81225f1a13fdf0d9a5dd481de970206d7",
-        "hard.jsonl": "6ea95e898d9e918ab3d3293137d585dcb5f1055c75c88bbeb83de11e653afe8b",
-        "hard_n1.jsonl": "9571165ee619a29d2dc6039b19997d6bf6cfaae078f1470cbe806c323d356235",
-        "hard_n3.jsonl": "b8eae8dfadd3d0e8fa4793ed9c8096f7f07d931f0b7c641ceabf56aa573bae13",
-        "hard_n4.jsonl": "5ce5135411c40406340197403a2edddd640a2befb2ba5dbba5df5a67e1810dc3",
-        "hard_n5.jsonl": "d90e4d4723d420614b4c2c3177c712deb04c203229f96066a341ed1f63b765db",
-        "hard_n6.jsonl": "48ffcbe930880bed188abf829e0dd203d3f25bccf84f6337431eca68a6c1a48a",
-        "hard_n7.jsonl": "edd630fe1d650ac1adea870ff2d16c13a911bc0ce0f6b53857dfe3d3cdc64b52",
-        "medium.jsonl": "9f4f01ae296af5574a7242e5b776c11340ff1d6c6aec8f8b14e3647c93691891",
-        "medium_n1.jsonl": "b00bf064934f8bfac93c61d46f9d8c49d9c3f5c92ee927cf2f2ad3dd809a2443",
-        "medium_n3.jsonl": "5473cb769ec480d1449756128868a538c00ed3d3a57438fdd810ff63110f1409",
-        "medium_n4.jsonl": "71973f1070f9786de6c9c9de432dbd64794d8e6188bfc89e55726d5b2b7d30fd",
-        "medium_n5.jsonl": "cc247dd78dc1972ab22e0e657ecb3b79fb492c3826fb751ffa0546c73b78df58",
-        "medium_n6.jsonl": "042ee9cbc451d5db549413203652314ea1ba459bbc3a4e1089a67e3e6224c40b",
-        "medium_n7.jsonl": "60aec5ba63d34827c59053ac66b23130c374f7025e8e55e7d09ae2d63446b0f3",
-        "task_config.yaml": "7973801ef1801ae546575e3c4e05735e138619de30f9a8021a5dd2b51bafbdaf",
-    },
-    "paraphrase_summarize": {
-        "chatgpt-paraphrases.jsonl": "86956a6b5ee1d07618350989639dcff0aa7c77d1c3937078c58c25b4cee272db",
-        "samsum.jsonl": "f197ca311163967486dc946fd37afb95b96e98c3b13da30a9a47772446809fdb",
-        "task_config.yaml": "c81fda5aec0c88713f3b3fca593985af24ef2e7b351d71ca008203b65ae02c15",
-    },
-}
+from pathlib import Path
+
+
+def _read_sums() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for line in Path(__file__).with_name("SHA256SUMS").read_text(encoding="utf-8").splitlines():
+        digest, path = line.split()
+        folder, _, file = path.partition("/")
+        found.setdefault(folder, {})[file] = digest
+    return found
+
+
+PUBLISHED = _read_sums()
+"""sha256 by folder and file."""
