@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
-from types import MappingProxyType
 from typing import Any, TypeVar, cast
+
+import torch
 
 Job = TypeVar("Job")
 Report = Callable[[Any], None]
-GRACE_S = 10
 
 
 @dataclass(frozen=True)
 class Died:
-    """What is left of a job whose worker died: its exit code, negative for a signal, None where nobody knows it."""
+    """What is left of a job whose worker died: its exit code, negative for a signal."""
 
-    exit_code: int | None
+    exit_code: int
 
 
 def devices(workers: int | None = None) -> list[dict[str, str]]:
@@ -37,8 +37,6 @@ def devices(workers: int | None = None) -> list[dict[str, str]]:
     workers: how many; by default one per visible GPU, or per core. Raises ValueError for fewer than one, or for more
     than there are GPUs.
     """
-    import torch  # takes a second, which a worker on another machine needs not lose before it has a job
-
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -61,28 +59,22 @@ def run_jobs(
     work: a function of a module, called in a worker with the job and a function that reports back while it runs.
     """
     found = {"PYTHONPATH": os.pathsep.join(sys.path)}  # a worker imports what its parent can
-    return share_out(jobs, [partial(Worker, work, (), {**each, **found}) for each in environments], on_report)
+    return share_out(jobs, [partial(Worker, work, {**each, **found}) for each in environments], on_report)
 
 
 class Worker:
-    """A process that does one job after another, on whatever machine a command starts it. The command carries stdin and
-    stdout, as `srun` and `ssh` do; none starts it here. It ends when this process does, because its stdin ends then.
+    """A process that does one job after another. It ends when this process does, because its stdin ends then.
 
     connection: where it says ("ready", None) once it can take a job, ("report", anything), and ("result", what `work`
         returned).
     index: of the job that it has.
     """
 
-    def __init__(
-        self,
-        work: Callable[[Any, Report], Any],
-        command: Sequence[str] = (),
-        environment: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, work: Callable[[Any, Report], Any], environment: Mapping[str, str]) -> None:
         self.work, self.index = work, cast(int | None, None)
         # a session of its own: Ctrl-C is for this process, which then ends its workers
         options: dict[str, Any] = {"bufsize": 0, "start_new_session": True, "env": {**os.environ, **environment}}
-        words = [*command, sys.executable, "-m", __name__]
+        words = [sys.executable, "-m", __name__]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
         assert self.process.stdin is not None and self.process.stdout is not None
         self.jobs = Connection(os.dup(self.process.stdin.fileno()), readable=False)
@@ -99,12 +91,8 @@ class Worker:
         self.jobs.close()
 
     def kill(self) -> None:
-        self.process.terminate()  # srun then gives its allocation back
-        try:
-            self.process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
 
     def exit_code(self) -> int:
         """Waits for its end."""
@@ -114,9 +102,8 @@ class Worker:
 def share_out(
     jobs: Sequence[Job], places: Sequence[Callable[[], Worker]], on_report: Callable[[int, Any], None]
 ) -> Iterator[tuple[int, Any]]:
-    """As `run_jobs`, with a worker at each place. A job is given to a worker that is ready, so none waits for one that
-    waits for a machine. places: start a worker. Raises ValueError when workers end one after the other before they are
-    ready."""
+    """As `run_jobs`, with a worker at each place. A job is given to a worker that is ready. places: start a worker.
+    Raises ValueError when workers end one after the other before they are ready."""
     waiting = list(enumerate(jobs))[::-1]
     free, workers, in_vain = list(places)[::-1], dict[Worker, Callable[[], Worker]](), 0
     ready = set[Worker]()

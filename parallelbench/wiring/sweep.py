@@ -7,6 +7,7 @@ import time
 import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -41,6 +42,8 @@ def sweep(refused: str = "") -> None:
             hydra.main(version_base=None, config_path=str(CONF), config_name="run")(task)()
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         task.finish(Outcome(refused=sentence(error)))
+    except Exception as error:  # a cluster's own way to say that a worker died
+        task.finish(Outcome(died=f"{type(error).__name__}: {sentence(error)}"))
     task.close()
     processes.leave()
     if task.failed:
@@ -60,8 +63,14 @@ class _Task:
     def __init__(self, processes: Processes) -> None:
         self.processes, self.failed, self.jobs, self.began = processes, 0, 0, time.monotonic()
         self.finished: dict[Path, Outcome] = {}
+        self.folder, self.is_away = Path.cwd(), False
 
-    def __call__(self, config: DictConfig) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In a worker of a cluster, which works in the folder of the sweep and hands back what came of its job."""
+        vars(self).update(state, is_away=True)
+        os.chdir(self.folder)
+
+    def __call__(self, config: DictConfig) -> Outcome:
         def say(text: str) -> None:
             if self.processes.is_main:
                 if self.jobs:
@@ -75,7 +84,9 @@ class _Task:
         except Exception as error:  # else Hydra says it, in lines of its own
             traceback.print_exc()
             outcome = Outcome(died=f"{type(error).__name__}: {sentence(error)}")
-        self.finish(outcome)
+        if not self.is_away:
+            self.finish(outcome)
+        return outcome
 
     def finish(self, outcome: Outcome) -> None:
         self.failed = REFUSED if outcome.refused else max(self.failed, FAILED if outcome.died else 0)

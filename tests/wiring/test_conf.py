@@ -93,8 +93,8 @@ def test_a_setting_that_the_data_do_not_have_is_still_refused() -> None:
     [
         ("basic", "InTurnLauncher"),
         ("local", "LocalLauncher"),
-        ("slurm", "SlurmLauncher"),
-        ("ray", "RayLauncher"),
+        ("slurm", "ClusterLauncher"),
+        ("ray", "ClusterLauncher"),
     ],
 )
 def test_a_launcher_is_chosen_by_its_group(launcher: str, target: str) -> None:
