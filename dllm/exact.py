@@ -8,7 +8,6 @@ distributions whose answers can be listed or counted. `ExactModel` makes each a 
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -121,11 +120,6 @@ class Permutations:
         moved = (answers != items).any(1) if not self.identity else torch.tensor(True)
         return (answers.sort(1).values == items).all(1) & moved
 
-    def enumerated(self) -> Enumerated:
-        """All n! answers as a list."""
-        answers = torch.tensor(list(permutations(range(self.length)))[0 if self.identity else 1 :])  # it comes first
-        return Enumerated.uniform(answers)
-
 
 @dataclass(frozen=True)
 class OneReplaced:
@@ -148,10 +142,6 @@ class OneReplaced:
     def valid(self, answers: Int[Tensor, "R n"]) -> Bool[Tensor, " R"]:
         replaced, kept = answers == self.length, answers == torch.arange(self.length)
         return (replaced.sum(1) == 1) & (replaced | kept).all(1)
-
-    def enumerated(self) -> Enumerated:
-        answers = torch.arange(self.length).repeat(self.length, 1).fill_diagonal_(self.length)
-        return Enumerated.uniform(answers)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,10 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.diffusion import save
 from dllm.model import DiffusionLM
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from dllm.training.start import check_masks, start_from
-from parallelbench.records.files import replace_file, to_json
-from parallelbench.records.provenance import provenance
 from parallelbench.records.record import Run
 from parallelbench.report.sinks import Logs
 from parallelbench.run.generator import DiffusionGenerator
@@ -28,21 +25,9 @@ from parallelbench.run.job import prepare
 from parallelbench.run.processes import Processes, join
 from parallelbench.run.resume import open_job
 from parallelbench.training.trajectories import correct_trajectories, train_tasks
-from parallelbench.training.usage import adapted, parts, trained
+from parallelbench.training.usage import keep
 
-TRAJECTORY_KEYS = (
-    "model",
-    "init",
-    "spec",
-    "decoder",
-    "cache",
-    "stop",
-    "suite",
-    "limit",
-    "data_seed",
-    "gen_length",
-    "block_length",
-)
+TRAJECTORY_KEYS = "model init spec decoder cache stop suite limit data_seed gen_length block_length".split()
 
 
 def work(config: DictConfig) -> None:
@@ -52,10 +37,8 @@ def work(config: DictConfig) -> None:
 
 def distill(config: dict[str, Any]) -> None:
     """Trajectories, training and the finished weights. Raises ValueError for a config that cannot work."""
-    objective, fitting = (
-        instantiate(config["objective"], _convert_="all")(),
-        instantiate(config["fit"], _convert_="all"),
-    )
+    objective = instantiate(config["objective"], _convert_="all")()
+    fitting = instantiate(config["fit"], _convert_="all")
     lora = None if config["lora"] is None else Lora(**config["lora"])
     processes = join()
     model = starting_model(config)
@@ -82,28 +65,10 @@ def distill(config: dict[str, Any]) -> None:
     logs.close()
     if not processes.is_main:
         return
-    folder = Path(config["out_dir"]) / ("model" if lora is None else "adapter")
     started = config["model"] if config["init"] is None else {"name_or_path": config["init"], "spec": config["spec"]}
-    if lora is None:
-        save(model, folder)
-    else:
-        lora.save(model, folder, started["name_or_path"])
-    record = {
-        "config": settings,
-        "trajectories": {"decoded": len(run.records), "kept": len(data.prompts), "by": run.info["identity"]},
-        "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "steps": report.steps,
-        "sequences": report.steps * report.batches_per_step * config["batch_size"],
-        "seconds": round(report.seconds),
-        "final_loss": round(report.final_loss, 4),
-        "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
-        **provenance(),
-    }
-    replace_file(folder / "training.json", to_json(record, indent=2) + "\n")
-    weights = {"name_or_path": str(folder)}
-    if lora is not None:
-        weights = adapted(model, started["name_or_path"], started.get("adapter"), folder, started.get("spec"))
-    print(trained(folder, f"training loss of {report.final_loss:.4f}", parts(model), weights))
+    kept = {"decoded": len(run.records), "kept": len(data.prompts), "by": run.info["identity"]}
+    record = {"config": settings, "trajectories": kept}
+    keep(model, lora, Path(config["out_dir"]), started, report, config["batch_size"], record)
 
 
 def starting_model(config: dict[str, Any]) -> DiffusionLM:
@@ -121,13 +86,8 @@ def starting_model(config: dict[str, Any]) -> DiffusionLM:
 
 def decode_trajectories(model: DiffusionLM, config: dict[str, Any], processes: Processes) -> Run:
     """The model's decodes of training prompts; resumes what is already there."""
-    generator = DiffusionGenerator(
-        model,
-        instantiate(config["decoder"], _convert_="all"),
-        instantiate(config["cache"], _convert_="all"),
-        instantiate(config["stop"], _convert_="all"),
-        config["block_length"],
-    )
+    decoder, cache, stop = (instantiate(config[part], _convert_="all") for part in ("decoder", "cache", "stop"))
+    generator = DiffusionGenerator(model, decoder, cache, stop, config["block_length"])
     job = prepare(
         generator,
         train_tasks(instantiate(config["suite"], _convert_="all")),

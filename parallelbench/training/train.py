@@ -15,25 +15,20 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from dllm.causal import CausalLM, save_causal
 from dllm.checkpoint import ASSETS
-from dllm.diffusion import save
 from dllm.model import DiffusionLM
-from dllm.recurrent import LlamaRecurrentLM, save_recurrent
 from dllm.training.fit import FitConfig, fit, join
 from dllm.training.lora import Lora
 from dllm.training.objectives import NextToken
 from dllm.training.start import add_tokens, check_masks, show_noise, start_from
 from dllm.training.tokenizer import build_tokenizer
 from dllm.training.uniform import UniformDiffusion
-from parallelbench.records.files import append, parse_json, read_bytes, replace_file, to_json
+from parallelbench.records.files import append, parse_json, read_bytes, to_json
 from parallelbench.records.provenance import provenance
 from parallelbench.report.sinks import Logs
 from parallelbench.training.mixture import SCAFFOLD, TaskStream, phrases, special_ids
 from parallelbench.training.sources import ByLength, Stream
-from parallelbench.training.usage import adapted, parts, trained
-
-RECORD = "training.json"
+from parallelbench.training.usage import RECORD, keep
 
 
 def work(config: DictConfig) -> None:
@@ -44,15 +39,9 @@ def work(config: DictConfig) -> None:
 def train(config: dict[str, Any]) -> None:
     """Training and the finished weights. Raises ValueError, before the first step, for a config that cannot work."""
     rank, processes = join()
-    objective_of, fitting = (
-        instantiate(config["objective"], _convert_="all"),
-        instantiate(config["fit"], _convert_="all"),
-    )
+    objective_of, fitting, data = (instantiate(config[key], _convert_="all") for key in ("objective", "fit", "data"))
     lora = None if config["lora"] is None else Lora(**config["lora"])
-    data = instantiate(config["data"], _convert_="all")
     settings = {key: value for key, value in config.items() if key not in ("out_dir", "init", "device", "sink")}
-    if config["tokenizer"] is None:
-        del settings["tokenizer"]  # as in records and checkpoints from before there was this key
     device = config["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     model: Any
     if config["init"] is None:
@@ -66,15 +55,8 @@ def train(config: dict[str, Any]) -> None:
                 "give init=tiny-ar or another causal LM, or model._target_=dllm.training.scratch_causal"
             )
     else:
-        causal = objective_of.func is NextToken
-        model = start_from(
-            config["init"],
-            spec=config["spec"],
-            causal=causal,
-            dtype=config["dtype"],
-            device=device,
-            adapter=config["adapter"],
-        )
+        how = {key: config[key] for key in ("spec", "dtype", "adapter")}
+        model = start_from(config["init"], causal=objective_of.func is NextToken, device=device, **how)
         settings["model"] = ancestor(config["init"], config["adapter"], lora and lora.start)
         if config["tokenizer"] is not None:
             add_tokens(model, phrases(**config["tokenizer"]), config["seed"])
@@ -119,35 +101,17 @@ def train(config: dict[str, Any]) -> None:
     logs.close()
     if rank > 0:
         return
-    result = folder / ("model" if lora is None else "adapter")
-    if lora is not None:
-        lora.save(model, result, str(config["init"]))
-    else:
-        writers = {CausalLM: save_causal, LlamaRecurrentLM: save_recurrent}
-        writers.get(type(model), save)(model, result)
-    sequences = report.steps * report.batches_per_step * data.batch_size
     record = {
         "config": settings,
         "data": stream.about(),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         **mask_of(model),
-        "steps": report.steps,
-        "sequences": sequences,
         "tokens": tokens_seen(stream, report.steps * report.batches_per_step),
-        "seconds": round(report.seconds),
-        "final_loss": round(report.final_loss, 4),
         "validation_loss": None if report.validation is None else round(report.validation, 4),
-        "device": f"{report.processes} x {model.device.type}, {config['threads']} thread(s)",
-        **provenance(),
         "starts": [parse_json(line) for line in starts.read_text(encoding="utf-8").splitlines()],
     }
-    replace_file(result / RECORD, to_json(record, indent=2) + "\n")
-    loss = ("training", report.final_loss) if report.validation is None else ("validation", report.validation)
-    weights = {"name_or_path": str(result)}
-    if lora is not None:
-        weights = adapted(model, str(config["init"]), config["adapter"], result, config["spec"])
-    print(trained(result, "{} loss of {:.4f}".format(*loss), parts(model), weights))
+    started = {"name_or_path": config["init"], "adapter": config["adapter"], "spec": config["spec"]}
+    keep(model, lora, folder, started, report, data.batch_size, record)
 
 
 def ancestor(init: str, adapter: Any, start: str | None) -> dict[str, Any]:

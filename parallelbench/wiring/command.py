@@ -12,8 +12,8 @@ from omegaconf.errors import OmegaConfBaseException
 from dllm.validation import shown
 from parallelbench.records.facts import flatten, hydra_value
 from parallelbench.records.record import Run
-from parallelbench.wiring.catalogue import GROUPS, settings
-from parallelbench.wiring.conf import CONF, doubt, resolved
+from parallelbench.wiring.catalogue import CONF, GROUPS, settings
+from parallelbench.wiring.conf import doubt, resolved
 
 
 def command(run: Run) -> str:

@@ -20,20 +20,8 @@ from dllm.validation import at_home, shown
 from parallelbench.records.files import os_sentence
 from parallelbench.report.options import Untrusted
 from parallelbench.tasks import Task
-from parallelbench.wiring.catalogue import CONF, GROUPS, RUN, options
+from parallelbench.wiring.catalogue import CONF, RUN, options
 
-__all__ = [
-    "CONF",
-    "GROUPS",
-    "build_part",
-    "doubt",
-    "in_one_sentence",
-    "make_part",
-    "own_tasks",
-    "resolved",
-    "searched",
-    "sentence",
-]
 PARTS = ("decoder", "cache", "stop", "suite")  # groups of what is built again from a stored config
 
 

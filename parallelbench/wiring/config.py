@@ -23,7 +23,8 @@ from parallelbench.run.processes import ALONE, Processes
 from parallelbench.run.resume import open_job
 from parallelbench.stats.table import run_table
 from parallelbench.tasks.base import Published
-from parallelbench.wiring.conf import GROUPS, in_one_sentence, make_part, resolved, sentence
+from parallelbench.wiring.catalogue import GROUPS
+from parallelbench.wiring.conf import in_one_sentence, make_part, resolved, sentence
 from parallelbench.wiring.menu import check_extra
 from parallelbench.wiring.overrides import Settings
 

@@ -35,7 +35,8 @@ from parallelbench.records.files import append, to_json
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.run.measure import timed
 from parallelbench.stats.intervals import Value, product
-from parallelbench.wiring.conf import CONF, in_one_sentence
+from parallelbench.wiring.catalogue import CONF
+from parallelbench.wiring.conf import in_one_sentence
 from parallelbench.wiring.config import build_generator
 
 NAME = "dllm"

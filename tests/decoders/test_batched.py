@@ -21,7 +21,7 @@ from decoders.types import Update, View
 from dllm.cache import DelayedCache, WindowCache
 from dllm.checkpoint import shipped_models
 from parallelbench.tasks import builtin_tasks
-from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.catalogue import CONF
 
 ROWS, SHARDS = 10_000, 10
 

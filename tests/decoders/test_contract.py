@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from decoders import Credit, Decoder, FixedK
 from decoders.testing import check_decoder
 from decoders.types import CommitRule, Revise, Shape, Update
-from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.catalogue import CONF
 from scripts.bench.step import peak_temporaries
 
 FILES = [  # those that decode in the one loop

@@ -18,7 +18,8 @@ from decoders.spread import ONE_WINDOW
 from decoders.types import DecodedRow, Turn
 from parallelbench.methods.autoregressive import CausalGenerator
 from parallelbench.run.generator import DiffusionGenerator, Generator, make_generator
-from parallelbench.wiring.conf import CONF, make_part
+from parallelbench.wiring.catalogue import CONF
+from parallelbench.wiring.conf import make_part
 
 PROMPTS = [[1, 2, 3, 4, 5], [6, 7, 8, 6, 7, 8, 6], [9, 10, 11]]
 SLOTS = 2

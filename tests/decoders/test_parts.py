@@ -19,7 +19,7 @@ from decoders.rules.remasking import LoopRemask, NarrowOut, ReMdmRemask
 from decoders.testing import NOISY, SPEC, HashModel, example_view
 from decoders.types import ANY, CommitRule
 from dllm.cache import WindowCache
-from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.catalogue import CONF
 
 FILES = sorted(path for path in (CONF / "decoder").glob("*.yaml") if "_target_: decoders.Decoder\n" in path.read_text())
 RULES: list[Callable[[], CommitRule]] = [

@@ -12,8 +12,9 @@ import yaml
 
 from dllm.validation import SHOWN
 from parallelbench.records.record import read_run
+from parallelbench.wiring.catalogue import CONF, GROUPS
 from parallelbench.wiring.command import command
-from parallelbench.wiring.conf import CONF, GROUPS, PARTS, build_part, doubt, known_targets
+from parallelbench.wiring.conf import PARTS, build_part, doubt, known_targets
 
 pytestmark = pytest.mark.core
 STORED = Path(__file__).parents[1] / "stored"

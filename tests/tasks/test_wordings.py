@@ -9,7 +9,7 @@ from parallelbench import Suite
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, is_held_out, train_draw
 from parallelbench.tasks.wording import Reworded, reworded
-from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.catalogue import CONF
 
 TASKS = {**builtin_tasks(), **text_tasks()}
 

@@ -30,7 +30,7 @@ from parallelbench.tasks.base import Sample, bench_samples
 from parallelbench.tasks.puzzles import LatinSquare
 from parallelbench.tasks.rows import draw_rows
 from parallelbench.tasks.waiting_line import WaitingLine
-from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.catalogue import CONF
 from parallelbench.wiring.overrides import Settings
 from parallelbench.wiring.show import outline
 

@@ -18,7 +18,7 @@ from dllm.training.scratch import scratch_causal
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.stats import protocol
-from parallelbench.wiring.conf import CONF
+from parallelbench.wiring.catalogue import CONF
 from parallelbench.wiring.overrides import leave_recipe_of_other_data
 from parallelbench.wiring.sweeper import GridsSweeper
 
