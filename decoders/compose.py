@@ -68,8 +68,7 @@ class Decoder(Checked):
         assert self.confidence is not None
         for part in self.tree():
             part.check_partners(self.rule, self.revise, self.confidence)
-        empty = [part for part in (*_tree([self.rule]), self.revise) if isinstance(part, CommitRule | Revise)]
-        waits = any(part.empty_steps for part in empty)
+        waits = any(part.empty_steps for part in (*_tree([self.rule]), self.revise) if part is not None)
         if self.at_least_one is False and not waits:
             raise ValueError(f"at_least_one=False, but {rule} has no empty steps as published; leave at_least_one out")
         self._fill("at_least_one", not waits)
@@ -150,7 +149,7 @@ class Decoder(Checked):
     @property
     def _tempers(self) -> bool:
         """Whether the temperature comes before everything else, and not at the draw."""
-        return self.temperature > 0 and any(isinstance(p, CommitRule) and p.tempered for p in _tree([self.rule]))
+        return self.temperature > 0 and any(part.tempered for part in _tree([self.rule]))
 
     @property
     def needs_shadow(self) -> bool:

@@ -82,6 +82,7 @@ class TokenEdit(Revise):
     settled: Fraction | None = None
     past_eos: bool = True
     remask: bool = False
+    edits: ClassVar[bool] = True
 
     def init(self, shape: Shape) -> Memory:
         return {"post": shape.zeros(dtype=torch.long)}

@@ -6,7 +6,6 @@ from typing import ClassVar
 import torch
 
 from decoders.logits import Logits
-from decoders.remask import TokenEdit
 from decoders.types import CommitRule, Confidence, Memory, Revise, Shape, SoftStep, View
 from dllm.soft import Soft
 from dllm.validation import Count, Fraction, NonNegative
@@ -53,7 +52,7 @@ class SelfDoubt(SoftStep):
     needs_decided: ClassVar[bool] = True
 
     def check_partners(self, rule: CommitRule, revise: Revise | None, confidence: Confidence) -> None:
-        if not isinstance(revise, TokenEdit):
+        if revise is None or not revise.edits:
             raise ValueError("SelfDoubt shows what TokenEdit writes; give the decoder revise=TokenEdit(0.0)")
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:

@@ -122,6 +122,9 @@ class Part(Checked):
         costs nothing for, so that it takes one block at a time.
     scale: confidences that the part can read, the usual one first (`Decoder.confidence`).
     steps: forwards per window that the part was given, 0 where it plans none. A row is given up after twice as many.
+    empty_steps: as published, the rule or the revision may commit nothing in a step, which costs a forward; its `steps`
+        bound them.
+    tempered: as published, the decoder's temperature comes first: sampling filters and confidences see what it leaves.
     """
 
     needs_shadow: ClassVar[bool] = False
@@ -131,6 +134,8 @@ class Part(Checked):
     needs_one_block: ClassVar[bool] = False
     scale: ClassVar[tuple[Confidence, ...]] = ANY
     steps: int = 0
+    empty_steps: ClassVar[bool] = False
+    tempered: ClassVar[bool] = False
 
     @property
     def widest(self) -> int | None:
@@ -184,16 +189,16 @@ class CommitRule(Part, ABC):
 
     A rule with a filter keeps what the filter accepted in `memory["accepted"]`, for stop rules.
 
-    empty_steps: as published, it may commit nothing in a step, which costs a forward; its `steps` bound them.
     fixed_number: each step commits a number of tokens that is known in advance.
+    commits_k: that number is the same in each step.
+    block_is_knob: as published, the length of a block is what trades quality for speed.
     memoryless: what it commits depends on the candidates of the step alone, so that steps can be looked ahead of.
-    tempered: as published, the decoder's temperature comes first: sampling filters and confidences see what it leaves.
     """
 
-    empty_steps: ClassVar[bool] = False
     fixed_number: ClassVar[bool] = False
+    commits_k: ClassVar[bool] = False
+    block_is_knob: ClassVar[bool] = False
     memoryless: ClassVar[bool] = False
-    tempered: ClassVar[bool] = False
 
     @property
     def revision(self) -> "Revise | None":
@@ -208,10 +213,10 @@ class CommitRule(Part, ABC):
 class Revise(Part, ABC):
     """Turns the commits into the final update: may remask or edit live positions of the window.
 
-    empty_steps: as in `CommitRule`.
+    edits: it writes the likeliest token where another one stands.
     """
 
-    empty_steps: ClassVar[bool] = False
+    edits: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update: ...

@@ -27,6 +27,7 @@ class FixedK(CommitRule):
 
     k: Count | Literal["all"] = 1
     fixed_number: ClassVar[bool] = True
+    commits_k: ClassVar[bool] = True
     memoryless: ClassVar[bool] = True
 
     def __call__(self, view: View, candidates: Candidates, memory: Memory) -> Bool[Tensor, "B W"]:

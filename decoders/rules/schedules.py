@@ -264,6 +264,7 @@ class Dilated(CommitRule):
     order: Literal["dilated", "binary"] = "dilated"
     by: Literal["position", "confidence"] = "position"
     keep: Fraction = 0.0
+    block_is_knob: ClassVar[bool] = True
 
     def check_partners(self, rule: CommitRule, revise: Revise | None, confidence: Confidence) -> None:
         if self.keep and confidence not in SHARES:

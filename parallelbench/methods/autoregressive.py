@@ -7,6 +7,7 @@ per forward and drafted token. committed_at: the forward that gave each token.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -91,10 +92,16 @@ class CausalGenerator:
     def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
         return self._decode(batch, [request.gen_len for request in batch])
 
-    def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
-        """Steps without probabilities and candidates, which these loops do not show."""
+    def traced(
+        self, batch: Sequence[Request], tell: Callable[[Step], None] | None = None
+    ) -> Sequence[tuple[Generation, list[Step]]]:
+        """Steps without probabilities and candidates, which these loops do not show. They are told at the end."""
         eos_ids = self.model.spec.eos_ids if isinstance(self.model, DiffusionLM) else self.model.eos_ids
-        return [(generation, commit_steps(generation, eos_ids[0])) for generation in self(batch)]
+        rows = [(generation, commit_steps(generation, eos_ids[0])) for generation in self(batch)]
+        for step in chain.from_iterable(steps for _, steps in rows):
+            if tell is not None:
+                tell(step)
+        return rows
 
     def describe(self) -> dict[str, object]:
         drafter = {} if self.drafter is None else {"drafter": self.drafter.name}

@@ -76,8 +76,10 @@ class Traceable(Protocol):
     @property
     def model(self) -> LanguageModel: ...
 
-    def traced(self, batch: Sequence[Request]) -> Sequence[tuple[Generation, list[Step]]]:
-        """The generations of a call, each with its steps."""
+    def traced(
+        self, batch: Sequence[Request], tell: Callable[[Step], None] | None = None
+    ) -> Sequence[tuple[Generation, list[Step]]]:
+        """The generations of a call, each with its steps. tell: is called with each step, as soon as it is made."""
         ...
 
 
@@ -182,7 +184,6 @@ class DiffusionGenerator(Checked):
     def traced(
         self, batch: Sequence[Request], tell: Callable[[Step], None] | None = None
     ) -> Sequence[tuple[Generation, list[Step]]]:
-        """tell: is called with each step, as soon as it is made."""
         recorder = StepRecorder(len(batch), tell)
         return list(zip(in_order(self.stream(batch, len(batch), recorder=recorder)), recorder.rows, strict=True))
 

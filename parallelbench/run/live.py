@@ -15,7 +15,7 @@ from rich.text import Text
 from decoders import Generation
 from parallelbench.records.files import printable
 from parallelbench.records.trace import Step, Trace, replay
-from parallelbench.run.generator import DiffusionGenerator, Request, Traceable
+from parallelbench.run.generator import Request, Traceable
 
 MASKED, PADDING = "_", "."
 SPECIAL = re.compile(r"|</?\w+>|<\|\w+\|>")  # tokens such as <eos>, </s> and <|endoftext|>, which say nothing
@@ -45,14 +45,9 @@ class Decoding:
 
     def _work(self) -> None:
         try:
-            began, steps = time.perf_counter(), list[Step]()
-            if isinstance(self.generator, DiffusionGenerator):
-                ((generation, _),) = self.generator.traced([self.request], self._queue.put)
-            else:
-                ((generation, steps),) = self.generator.traced([self.request])
+            began = time.perf_counter()
+            ((generation, _),) = self.generator.traced([self.request], self._queue.put)
             self.seconds = time.perf_counter() - began
-            for step in steps:
-                self._queue.put(step)
             self._queue.put(generation)
         except BaseException as error:  # raised again where it is seen
             self._queue.put(error)

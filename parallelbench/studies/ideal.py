@@ -10,10 +10,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from decoders import NO_CACHE, Decoder, StopRule, decode
+from decoders import NO_CACHE, decode
+from decoders.compose import check_is_decoder
 from decoders.decode_job import check_parts
+from decoders.stop import check_is_stop_rule
 from dllm.exact import Enumerated, ExactModel
 from parallelbench.records.record import Record, Run
+from parallelbench.run.generator import Method
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, bounded
 from parallelbench.tasks import builtin_tasks, named_task
@@ -57,10 +60,10 @@ def ideal(
     if isinstance(parts, str):
         raise ValueError(parts)
     decoder, stop = parts
-    if not isinstance(decoder, Decoder):
+    if isinstance(decoder, Method):
         raise ValueError("a decoder with a loop of its own does not run on an ideal model")
-    if not isinstance(stop, StopRule):
-        raise ValueError(f"{type(stop).__name__} is no stop rule")
+    check_is_decoder(decoder)
+    check_is_stop_rule(stop)
     if decoder.temperature == 0:
         decoder = replace(decoder, temperature=COLD)
     nfe, scores, strata = [], [], []

@@ -68,8 +68,9 @@ class Draw:
         return is_held_out(self.prompt if self.instance is None else self.instance)
 
     def worded(self, wording: int) -> "Draw":
-        """The same question in wording number `wording`; 0 is the prompt. Raises IndexError where there is none."""
-        return replace(self, prompt=(self.prompt, *self.wordings)[wording], instance=self.prompt)
+        """The same question in wording number `wording` alone; 0 is the prompt. Raises IndexError for one that is not
+        there."""
+        return replace(self, prompt=(self.prompt, *self.wordings)[wording], wordings=(), instance=self.prompt)
 
 
 @runtime_checkable

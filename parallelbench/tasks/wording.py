@@ -45,7 +45,7 @@ class Reworded(Drawn):
 def reworded(task: Task, wording: int) -> Reworded:
     """Raises ValueError for a task of one wording, or without this one."""
     others = 0
-    if isinstance(task, DrawnTask) and not isinstance(task, Reworded):
+    if isinstance(task, DrawnTask):
         others = len(task.draw(random.Random(0), 0).wordings)
         if 1 <= wording <= others:
             return Reworded(task, wording)

@@ -17,7 +17,7 @@ import yaml
 from dllm import validation
 from dllm.validation import Checked, nearest, wanted
 from parallelbench.records.files import PACKAGES
-from parallelbench.tasks import Reworded, named_task, named_tasks
+from parallelbench.tasks import named_task, named_tasks
 from parallelbench.tasks.base import question
 from parallelbench.wiring.catalogue import CONF, LISTED, comments, folder, options
 from parallelbench.wiring.conf import own_tasks
@@ -64,7 +64,7 @@ def _task(name: str, mine: Path | None) -> str:
     task = named_task(found[0] + at + wording, known)
     (sample,) = task.samples(1, 0)
     scores = ", ".join(f"{key} {value:g}" for key, value in task.score(sample, sample.target).items())
-    asked = task.task if isinstance(task, Reworded) else task
+    asked = known[found[0]]  # in no wording of its own
     parts = [
         f"{task.name}, version {task.version}",
         _folded(inspect.getdoc(asked) or "", ""),
