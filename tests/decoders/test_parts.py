@@ -185,6 +185,18 @@ def test_parts_that_do_not_go_together_are_refused(make: Callable[[], Decoder], 
         make()
 
 
+def test_a_soft_step_takes_any_revision_that_declares_what_it_needs() -> None:
+    class Own(d.Revise):
+        edits = True
+
+        def __call__(self, view: Any, candidates: Any, write: Any, memory: Any) -> Any: ...
+
+    own = Own()
+    assert Decoder(Threshold(), revise=own, soft=d.SelfDoubt()).revise is own
+    with pytest.raises(ValueError, match=r"revise=TokenEdit\(0.0\)"):
+        Decoder(Threshold(), revise=d.ConfidenceDrop(), soft=d.SelfDoubt())
+
+
 def test_a_schedule_declares_its_empty_steps() -> None:
     for rule in (d.MaskGit(), d.DreamSchedule(), d.DreamOrigin(), d.ReMdm(), d.LoopMdm(), d.FirstAlone(d.MaskGit())):
         assert Decoder(rule) == Decoder(rule, at_least_one=False) != Decoder(rule, at_least_one=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import forked
 import pytest
@@ -156,6 +156,41 @@ def test_readers_compare_no_class_paths() -> None:
                     text = leaf.value if isinstance(leaf, ast.Constant) else None
                     public = name_of(path) == "parallelbench/__init__.py"  # where each public class is
                     assert public or not (isinstance(text, str) and path_of_class.match(text)), f"{path}: {text}"
+
+
+OF_TWO_FORMS = {  # classes of ours that an object is asked for, and why
+    "CausalLM DiffusionLM": "functions of either kind of model, whose types they narrow",
+    "EncoderLM VisionLM BlockRoutedLM DimpleBackbone LLaDA2Backbone": "loading and saving, in dllm.diffusion alone",
+    "LlamaRecurrentLM": "the one layout that is saved",
+    "ModelSpec Fields": "arguments that are such an object, or a mapping of some of its fields",
+    "Decoder DiffusionGenerator": "a sentence on what is taken instead of another object",
+    "RowStream TaskStream": "rows end, and tasks show pictures, which other data do not",
+    "Remote Died Step Value": "messages and cells of several forms",
+}
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=name_of)
+def test_parts_are_asked_what_they_declare_and_not_what_they_are(path: Path) -> None:
+    """A part of a user's that does as one of ours does is treated alike. Protocols and the kinds of parts, from which
+    users derive, may be asked for."""
+    known = {name for names in OF_TWO_FORMS for name in names.split()} | {"Part", "Checked"}
+    for kind in asked_for(path):
+        is_kind = inspect.isabstract(kind) or vars(kind).get("_is_protocol") or kind.__name__ in known
+        assert is_kind, f"{path} asks for {kind.__name__}; let it declare what is asked"
+
+
+def asked_for(path: Path) -> Iterator[type]:
+    """The classes of ours in a file's type checks."""
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            try:
+                kinds: Any = eval(ast.unparse(node.args[1]), vars(module))
+            except NameError:
+                continue  # a variable of the function
+            for kind in get_args(kinds) or (kinds if isinstance(kinds, tuple) else (kinds,)):
+                if inspect.isclass(kind) and kind.__module__.split(".")[0] in LAYERS:
+                    yield kind
 
 
 def test_a_run_loads_no_plots(tmp_path: Path) -> None:
