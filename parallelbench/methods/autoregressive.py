@@ -24,6 +24,7 @@ from dllm.causal import CausalLM, CausalStream
 from dllm.model import DiffusionLM
 from dllm.protocols import LanguageModel
 from dllm.recurrent import RecurrentLM
+from parallelbench.records.facts import Facts
 from parallelbench.records.trace import Step
 from parallelbench.run.generator import Generator, Request, describe_model, draws_of, fingerprint, fitting_prompt_len
 from parallelbench.run.recorder import commit_steps
@@ -43,7 +44,8 @@ class Autoregressive:
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
         causal = check_causal("decoder=ar", model, cache, stop)
-        return CausalGenerator(causal, lambda model, prompts, lens, _: self.decode(model, prompts, lens), None, True)
+        facts = Facts(is_baseline=True, is_autoregressive=True)
+        return CausalGenerator(causal, lambda model, prompts, lens, _: self.decode(model, prompts, lens), facts)
 
     def decode(
         self, model: CausalLM | DiffusionLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]
@@ -74,13 +76,13 @@ class Autoregressive:
 
 @dataclass(frozen=True)
 class CausalGenerator:
-    """Serves requests with a causal LM, of fixed or of recurrent depth or of two modes, and a loop for it. drafter:
-    another model that drafts. is_baseline: see `Facts`."""
+    """Serves requests with a causal LM, of fixed or of recurrent depth or of two modes, and a loop for it. facts: what
+    the loop states. drafter: another model that drafts."""
 
     model: CausalLM | RecurrentLM | DiffusionLM
     loop: Loop
+    facts: Facts
     drafter: DiffusionLM | None = None
-    is_baseline: bool = False
 
     def prompt_len(self, request: Request) -> int:
         return fitting_prompt_len(self.model, request)
@@ -105,7 +107,7 @@ class CausalGenerator:
 
     def describe(self) -> dict[str, object]:
         drafter = {} if self.drafter is None else {"drafter": self.drafter.name}
-        return {**describe_model(self.model), **drafter, "is_baseline": self.is_baseline}
+        return {**describe_model(self.model, self.facts), **drafter}
 
     def fingerprint(self) -> str:
         return fingerprint(self.model, "" if self.drafter is None else fingerprint(self.drafter))

@@ -6,6 +6,7 @@ from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
 from dllm.recurrent import RecurrentLM
 from parallelbench.methods.autoregressive import CausalGenerator
+from parallelbench.records.facts import Facts
 from parallelbench.run.generator import Generator
 
 
@@ -39,4 +40,4 @@ def _generator(
         )
     if cache != NO_CACHE or stop != StrictEos():
         raise ValueError(f"{what} keeps its own K/V and stops at its first EOS; use cache=none stop=strict_eos")
-    return CausalGenerator(model, lambda *work: sampler.decode(*work, seed=seed))
+    return CausalGenerator(model, lambda *work: sampler.decode(*work, seed=seed), Facts())

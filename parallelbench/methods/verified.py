@@ -33,6 +33,7 @@ from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.validation import Checked, Count, Interval, NonNegative
 from parallelbench.methods.autoregressive import CausalGenerator, check_causal
 from parallelbench.methods.running import check_blocks
+from parallelbench.records.facts import Facts
 from parallelbench.run.generator import DiffusionGenerator, Generator
 
 
@@ -49,7 +50,7 @@ class PromptLookup(Checked):
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
         how = Verified(LookupDrafts(self.num_tokens, self.max_ngram))
-        return _generator("decoder=prompt_lookup", model, how, cache, stop, seed)
+        return _generator("decoder=prompt_lookup", model, how, cache, stop, seed, is_autoregressive=True)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,15 @@ class FreeDave(Checked):
         rule = FixedK(1) if self.tau is None else Threshold(self.tau)
         denoising, decoder = _denoising("freedave", model), Decoder(rule, confidence=self.confidence)
         spread = Ahead(self.states, self.match, self.plan_by)
-        return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, spread)
+        return DiffusionGenerator(denoising, decoder, cache, stop, block_len, seed, spread, text_of=self.text_of)
+
+    @property
+    def text_of(self) -> str:
+        """As in `Facts`."""
+        if self.match == "subset":
+            return ""
+        order = "" if self.confidence == "prob" else f" confidence={self.confidence}"
+        return ("fixed k=1" if self.tau is None else f"threshold tau={self.tau}") + order
 
 
 @dataclass(frozen=True)
@@ -185,14 +194,18 @@ def _generator(
     stop: StopRule,
     seed: int,
     drafter: DiffusionLM | None = None,
+    *,
+    is_autoregressive: bool = False,
 ) -> Generator:
     """Raises ValueError for a model that cannot verify, or whose drafts it cannot verify."""
     causal = check_causal(name, model, cache, stop)
     stream = CausalStream(causal)
     if how.drafter is not None:
         how.drafter.size(stream)
+    facts = Facts(is_autoregressive=is_autoregressive, text_of="" if how.sampling.temperature else "ar")
     return CausalGenerator(
         causal,
         lambda _, prompts, gen_lens, draws: verify(stream, how, prompts, gen_lens, row_seeds(seed, prompts, draws)),
+        facts,
         drafter,
     )

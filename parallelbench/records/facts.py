@@ -11,20 +11,28 @@ WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for 
 
 @dataclass(frozen=True)
 class Facts:
-    """What readers need to know of a run beside its numbers.
+    """What readers need to know of a run beside its numbers. Its decoder states all but the last two, and what it does
+    not state is as below. run.json has them all: readers take no run that lacks one.
 
     is_baseline: one token per forward by confidence, or autoregressive, and nothing else.
-    fixed_number: the rule commits a fixed number of tokens per step.
-    generation: v1 or v2 of ParallelBench's data, empty for other data.
+    is_autoregressive: an autoregressive model writes its own text. It has no blocks, and a cache and an end of its own.
+    fixed_number, commits_k, block_is_knob: as `decoders.CommitRule` declares them, false for a loop of its own.
     is_ceiling: its decisions were made with knowledge that no method has; not to be ranked among methods.
+    text_of: name and knobs of the decoder whose text it writes in fewer forwards, but for rounding: `threshold
+        tau=0.9`. Empty where its text is its own.
+    generation: v1 or v2 of ParallelBench's data, empty for other data.
     knobs: the settings of the commit rule and of the revision, or of a loop of its own, by their dotted keys.
     """
 
     is_baseline: bool = False
+    is_autoregressive: bool = False
     fixed_number: bool = False
+    commits_k: bool = False
+    block_is_knob: bool = False
+    is_ceiling: bool = False
+    text_of: str = ""
     generation: str = ""
     knobs: Mapping[str, object] = field(default_factory=dict)
-    is_ceiling: bool = False
 
 
 def knobs_of(config: Mapping[str, Any]) -> dict[str, object]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -214,6 +215,8 @@ def read_info(folder: Path) -> dict[str, Any]:
             raise ValueError(f"{RUN} has schema {shown(schema)}, not {SCHEMA}")
         typed(info, Info)
         typed(info, Facts)
+        if unstated := [fact.name for fact in fields(Facts) if fact.name not in info]:
+            raise ValueError(f"nothing says its {unstated[0]}")
         for key in ("knobs", "choices"):
             if len(info.get(key, ())) > MOST_KNOBS:
                 raise ValueError(f"{RUN} has {len(info[key])} {key}, more than {MOST_KNOBS}")

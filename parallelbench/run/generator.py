@@ -3,17 +3,17 @@ another."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from decoders import Decoder, FixedK, Generation, StopRule
+from decoders import Decoder, Generation, StopRule
 from decoders.compose import check_is_decoder
 from decoders.decode_job import check_parts
 from decoders.generation import Template, describe, encode, encode_template
-from decoders.loop import DecodedRow, decode_queue
+from decoders.loop import ONE_TOKEN, DecodedRow, decode_queue
 from decoders.noise import numbered
 from decoders.spread import ONE_WINDOW, Spread
 from decoders.types import Turn, check_lengths, in_order, responses
@@ -21,6 +21,7 @@ from dllm.cache import CacheStrategy
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.recurrent import RecurrentLM
 from dllm.validation import Checked, Count, Number, check_blocks
+from parallelbench.records.facts import Facts
 from parallelbench.records.trace import Step
 from parallelbench.run.recorder import StepRecorder
 
@@ -43,7 +44,7 @@ class Request(Checked):
 @runtime_checkable
 class Generator(Protocol):
     """Requests of one batch to generations in the same order. `describe` is what a record says of it (JSON values):
-    model, device, and where they are true is_baseline, fixed_number and is_ceiling of `Facts`."""
+    model, device, and those `Facts` that are not as they are anyway."""
 
     def prompt_len(self, request: Request) -> int:
         """Tokens of the rendered prompt. Raises ValueError when the request cannot be served."""
@@ -146,6 +147,7 @@ class DiffusionGenerator(Checked):
 
     block_len: None makes each response one block. Those of one length then share a queue.
     template: what every answer looks like, instead of the requests' lengths.
+    text_of: see `Facts`.
     """
 
     model: DenoisingLM
@@ -156,6 +158,7 @@ class DiffusionGenerator(Checked):
     seed: int = 0
     spread: Spread = ONE_WINDOW
     template: Template | None = None
+    text_of: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,12 +191,16 @@ class DiffusionGenerator(Checked):
         return list(zip(in_order(self.stream(batch, len(batch), recorder=recorder)), recorder.rows, strict=True))
 
     def describe(self) -> dict[str, object]:
-        decoder, one_window = self.decoder, self.spread == ONE_WINDOW
-        is_plain = not (decoder.transforms or decoder.rescore or decoder.revise or decoder.soft or decoder.temperature)
-        one_by_one = decoder.rule == FixedK(1) and decoder.confidence == "prob"
-        fixed_number = one_window and decoder.rule.fixed_number
-        facts = {"is_baseline": one_window and is_plain and one_by_one, "fixed_number": fixed_number}
-        return {**describe_model(self.model), **facts, "is_ceiling": decoder.needs_reference}
+        rule, one_window = self.decoder.rule, self.spread == ONE_WINDOW
+        facts = Facts(
+            is_baseline=one_window and self.decoder == ONE_TOKEN,
+            fixed_number=one_window and rule.fixed_number,
+            commits_k=one_window and rule.commits_k,
+            block_is_knob=one_window and rule.block_is_knob,
+            is_ceiling=self.decoder.needs_reference,
+            text_of=self.text_of,
+        )
+        return describe_model(self.model, facts)
 
     def fingerprint(self) -> str:
         return fingerprint(self.model, self.decoder.identity)
@@ -294,11 +301,12 @@ def fitting_prompt_len(model: LanguageModel, request: Request) -> int:
     return length
 
 
-def describe_model(model: LanguageModel) -> dict[str, object]:
-    """What a record says of a model: JSON values."""
+def describe_model(model: LanguageModel, facts: Facts) -> dict[str, object]:
+    """What a record says of a model and of what decodes with it: JSON values."""
     parameters = sum(weight.numel() for _, weight in model.named_parameters())
     dtype = str(model.dtype).removeprefix("torch.")
-    return {"model": model.name, "parameters": parameters, "dtype": dtype, "device": device_name(model)}
+    about = {"model": model.name, "parameters": parameters, "dtype": dtype, "device": device_name(model)}
+    return about | {name: value for name, value in asdict(facts).items() if value}
 
 
 def fingerprint(model: LanguageModel, decoder: str = "") -> str:

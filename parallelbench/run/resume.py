@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 from tqdm import tqdm
 
+from parallelbench.records.facts import Facts
 from parallelbench.records.lock import writing
 from parallelbench.records.provenance import provenance
 from parallelbench.records.record import (
@@ -157,6 +158,7 @@ def _start(job: Job, num_processes: int) -> set[str]:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "processes": max(num_processes, before.get("processes", 1)),  # the most at once: they share the machine
             **provenance(),
+            **asdict(Facts()),
             **job.generator.describe(),
             **job.facts,
         }

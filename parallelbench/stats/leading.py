@@ -3,12 +3,9 @@ best."""
 
 from collections.abc import Sequence
 
-from parallelbench.records.facts import flatten
 from parallelbench.records.record import Run
+from parallelbench.stats.curves import knobs
 from parallelbench.stats.groups import grouped
-
-AR = "ar"
-_OF_AR = ("prompt_lookup", "self_spec", "linear_spec")
 
 
 def leading(runs: Sequence[Run]) -> list[int]:
@@ -30,21 +27,10 @@ def apart_lines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     ]
 
 
-def text_of(run: Run) -> str | None:
-    """The decoder whose text a verified one writes in fewer forwards, but for rounding; None for any other run."""
-    settings = run.config["decoder"]
-    chosen, tau = run.info["choices"].get("decoder"), settings.get("tau")
-    if chosen in _OF_AR and not settings.get("temperature"):
-        return AR
-    if chosen == "freedave" and settings.get("match") == "exact":
-        return "fixed k=1" if tau is None else f"threshold tau={tau}"
-    return None
-
-
 def marked(name: str, run: Run) -> str:
     """A run's name, or its curve's, with the decoder whose text it writes."""
-    text = text_of(run)
-    return name if text is None else f"{name} (same text as {text})"
+    text = run.facts.text_of
+    return f"{name} (same text as {text})" if text else name
 
 
 def crowned(runs: Sequence[Run]) -> list[int]:
@@ -56,28 +42,18 @@ def crowned(runs: Sequence[Run]) -> list[int]:
 
 def _writes(original: Run, verified: Run) -> bool:
     """Whether a run is the slow one whose text the verified one has."""
-    text = text_of(verified)
-    if text is None or text_of(original) is not None:
-        return False
-    decoder, _, knob = text.partition(" ")
-    name, _, value = knob.partition("=")
-    settings = {key.split(".")[-1]: str(value) for key, value in flatten(original.config["decoder"]).items()}
-    return (
-        _same_network(original, verified)
-        and original.info["choices"].get("decoder") == decoder
-        and settings.get(name, "") == value
-    )
+    settings = [f"{key}={value}" for key, value in knobs(original).items()]
+    name = " ".join([original.info["choices"].get("decoder", ""), *settings])
+    return name == verified.facts.text_of and _same_network(original, verified)
 
 
 def _same_network(original: Run, verified: Run) -> bool:
     """Whether one network verifies and decodes: it may be there as a causal and as a diffusion model, with further
     adapters that draft."""
+    same = original.info["model"] == verified.info["model"]
+    if same or "drafter" in verified.info:  # its config's model drafts, its own one verifies
+        return same
     slow, fast = (run.config.get("model", {}) for run in (original, verified))
-    verifier = verified.config["decoder"].get("verifier")
-    if verifier is not None:
-        return verifier in (original.info["model"], original.info["choices"].get("model"), slow.get("name_or_path"))
-    if original.info["model"] == verified.info["model"]:
-        return True
     path, parts = slow.get("name_or_path"), [set(map(str, _listed(model.get("adapter")))) for model in (slow, fast)]
     return path is not None and path == fast.get("name_or_path") and parts[0] <= parts[1]
 

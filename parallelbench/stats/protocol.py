@@ -14,10 +14,7 @@ from parallelbench.records.record import Run
 NUM_TASKS = 17
 NUM_ROWS = {"v1": 1708, "v2": 1700}
 AR_BUDGET = 1024
-AUTOREGRESSIVE = ("parallelbench.Autoregressive", "parallelbench.PromptLookup")
 DREAMS = ("dream", "diffucoder")  # in the names of models that v1 decodes by Dream's code
-K_PER_STEP = ("decoders.FixedK",)
-BLOCK_IS_KNOB = ("decoders.Dilated",)  # DUS is published by its block
 
 
 def deviations(run: Run, generation: str) -> list[str]:
@@ -25,8 +22,8 @@ def deviations(run: Run, generation: str) -> list[str]:
 
     Decoder, model and knob are the run's own.
     """
-    suite, config = run.info["choices"]["suite"], run.config
-    data = run.facts.generation
+    suite, config, facts = run.info["choices"]["suite"], run.config, run.facts
+    data = facts.generation
     if data != generation:
         what = f"{data} data, the numbers are {generation}'s" if data else "not ParallelBench's data"
         return [f"suite={suite} is {what}"]
@@ -41,28 +38,26 @@ def deviations(run: Run, generation: str) -> list[str]:
         found.append("its data are not the published files")
     checkers = {version.split("+")[2] for version in versions if version.count("+") > 1}
     found += [f"{name} checks grammar, not LanguageTool" for name in sorted(checkers) if name[:12] != "languagetool"]
-    decoder = config["decoder"]
-    rule = decoder.get("rule", {}).get("_target_", "")
-    if decoder.get("_target_") in AUTOREGRESSIVE:
+    if facts.is_autoregressive:
         return found + _unless(config, "gen_length", AR_BUDGET)
     if run.info["choices"]["stop"] != "never":
         found.append(f"stop={run.info['choices']['stop']}, published runs decode the whole canvas (stop=never)")
     if run.info["choices"]["cache"] != "none":
         found.append(f"cache={run.info['choices']['cache']}, published runs have none")
     found += _unless(config, "gen_length", None)
-    found += [] if rule in BLOCK_IS_KNOB else _unless(config, "block_length", None)
+    found += [] if facts.block_is_knob else _unless(config, "block_length", None)
     dtype = run.info.get("dtype", "not stated")
     if dtype != "bfloat16":
         found.append(f"dtype={dtype}, published runs have bfloat16, whose confidences tie where others differ")
     names = f"{run.info['choices'].get('model', '')} {run.info.get('model', '')}".lower()
-    if generation == "v1" and rule in K_PER_STEP and any(name in names for name in DREAMS):
+    if generation == "v1" and facts.commits_k and any(name in names for name in DREAMS):
         found.append(
             "it commits k tokens per step, published runs of Dream follow its time schedule (decoder=dream "
             "decoder.rule.per_step=K)"
         )
-    if decoder.get("temperature"):
-        found.append(f"temperature={decoder['temperature']}, published runs are greedy")
-    if generation == "v2" and not run.facts.fixed_number:
+    if temperature := config["decoder"].get("temperature"):
+        found.append(f"temperature={temperature}, published runs are greedy")
+    if generation == "v2" and not facts.fixed_number:
         found.append("its forwards are each sample's own, the v2 leaderboard counts those of a batch")
     return found
 

@@ -475,6 +475,8 @@ INFOS = {
     "config_hash": [3],
     "device": [None],
     "knobs": [3],
+    "text_of": [None, ["ar"]],
+    "is_autoregressive": [1, "yes"],
     "git": ["main"],
     "processes": ["two"],
 }

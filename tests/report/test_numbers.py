@@ -16,7 +16,7 @@ from parallelbench.report.report import write_report
 from parallelbench.report.sections.equal_quality import about
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.intervals import Value, _shown
-from parallelbench.stats.leading import crowned, leading, marked, text_of
+from parallelbench.stats.leading import crowned, leading, marked
 from parallelbench.stats.metrics import aggregate
 from parallelbench.stats.paired import pair
 from parallelbench.stats.speed_at_quality import EqualQuality, equal_quality
@@ -39,9 +39,9 @@ def sweep(num: int = 16) -> list[Run]:
     return [make_run("threshold", tau, "none", TASKS, num, seed=i) for i, tau in enumerate((0.5, 0.7, 0.9))]
 
 
-def with_decoder(run: Run, name: str, **decoder: object) -> Run:
-    config = run.config | {"decoder": decoder, "model": {}}
-    return replace(run, config=config, info=run.info | {"choices": run.info["choices"] | {"decoder": name}})
+def with_decoder(run: Run, name: str, text_of: str = "", **info: object) -> Run:
+    choices = run.info["choices"] | {"decoder": name}
+    return replace(run, info=run.info | {"choices": choices, "knobs": {}, "text_of": text_of} | info)
 
 
 def slower(run: Run, factor: float, cpu: float | None = None) -> Run:
@@ -73,16 +73,17 @@ def test_small_tries_do_not_take_the_lead(tries: int, tmp_path: Path) -> None:
 
 def test_verified_text_is_marked_and_not_the_best_by_rounding() -> None:
     run = sweep()[0]
-    slow = with_decoder(run, "ar", _target_="parallelbench.Autoregressive")
+    slow = with_decoder(run, "ar")
     better = [replace(r, scores={"score": 1.0, "score_strict": 1.0}) for r in run.records]
-    lookup = replace(with_decoder(run, "prompt_lookup", _target_="parallelbench.PromptLookup"), records=better)
-    assert text_of(lookup) == "ar" and text_of(slow) is None and marked("p", lookup) == "p (same text as ar)"
+    lookup = replace(with_decoder(run, "prompt_lookup", "ar"), records=better)
+    assert marked("p", lookup) == "p (same text as ar)" and marked("a", slow) == "a"
     assert crowned([lookup, slow]) == [1] and crowned([lookup, run]) == [0, 1]  # here nothing else has that text
-    sampled = with_decoder(run, "self_spec", _target_="parallelbench.SelfSpec", temperature=0.7)
-    assert text_of(sampled) is None
-    ahead = with_decoder(run, "freedave", _target_="parallelbench.FreeDave", tau=0.7, match="exact")
-    assert text_of(ahead) == "threshold tau=0.7" and crowned([ahead, *sweep()]) == [1, 2, 3]
-    assert text_of(with_decoder(run, "freedave", _target_="parallelbench.FreeDave", tau=0.7, match="subset")) is None
+    ahead = with_decoder(run, "freedave", "threshold tau=0.7")
+    assert crowned([ahead, *sweep()]) == [1, 2, 3] and crowned([ahead, sweep()[0]]) == [0, 1]
+    elsewhere = with_decoder(run, "linear_spec", "ar", model="another", drafter="tiny")
+    assert crowned([elsewhere, slow]) == [0, 1] and crowned([with_decoder(slow, "ar", model="another"), elsewhere]) == [
+        0
+    ]
 
 
 def test_seconds_of_a_busy_machine_are_not_shown(tmp_path: Path) -> None:

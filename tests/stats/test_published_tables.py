@@ -160,7 +160,7 @@ def test_the_sites_layout_and_the_leaderboards_numbers_beside_the_computed(cli, 
 
 TASKS = [f"t{i:02}" for i in range(17)]
 V1 = {"suite": "parallelbench.OfficialSuite", "tasks": TASKS, "version": "v1-aa-bb+1+languagetool-6.6"}
-AR = {"_target_": "parallelbench.Autoregressive", "rule": {}}
+AR = {"is_autoregressive": True}
 
 
 def test_own_runs_stand_beside_published_ones_of_their_generation_only(
@@ -199,7 +199,7 @@ def test_own_runs_stand_beside_published_ones_of_their_generation_only(
         ({"config": {"gen_length": 32}}, 1708, ["gen_length=32, published runs have gen_length=null"]),
         ({"config": {"block_length": 8}}, 1708, ["block_length=8, published runs have block_length=null"]),
         (
-            {"config": {"block_length": 8}, "decoder": {"rule": {"_target_": "decoders.Dilated"}}},
+            {"config": {"block_length": 8}, "info": {"block_is_knob": True}},
             1708,
             [],  # DUS is published by its block
         ),
@@ -210,16 +210,16 @@ def test_own_runs_stand_beside_published_ones_of_their_generation_only(
             ["dtype=float32, published runs have bfloat16, whose confidences tie where others differ"],
         ),
         (
-            {"choices": {"model": "dream"}, "decoder": {"rule": {"_target_": "decoders.FixedK", "k": 2}}},
+            {"choices": {"model": "dream"}, "info": {"commits_k": True}},
             1708,
             [
                 "it commits k tokens per step, published runs of Dream follow its time schedule (decoder=dream "
                 "decoder.rule.per_step=K)"
             ],
         ),
-        ({"choices": {"model": "dream"}, "decoder": {"rule": {"_target_": "decoders.DreamSchedule"}}}, 1708, []),
-        ({"decoder": AR, "config": {"gen_length": 1024}, "choices": {"stop": "strict_eos"}}, 1708, []),
-        ({"decoder": AR}, 1708, ["gen_length=None, published runs have gen_length=1024"]),
+        ({"choices": {"model": "dream"}, "info": {"fixed_number": True}}, 1708, []),
+        ({"info": AR, "config": {"gen_length": 1024}, "choices": {"stop": "strict_eos"}}, 1708, []),
+        ({"info": AR}, 1708, ["gen_length=None, published runs have gen_length=1024"]),
     ],
 )
 def test_what_keeps_a_run_from_a_published_table(tmp_path: Path, changed: dict, rows: int, reasons: list[str]) -> None:
@@ -230,8 +230,8 @@ def test_an_adaptive_run_shares_no_batchs_forwards_with_v2(tmp_path: Path) -> No
     v2 = {"suite": "parallelbench.OfficialV2Suite", "tasks": TASKS}
     run = write_run(tmp_path / "threshold", [1.0] * 1700, 8, 0.9, **v2)
     assert deviations(run, "v2") == ["its forwards are each sample's own, the v2 leaderboard counts those of a batch"]
-    fixed = {"rule": {"_target_": "decoders.FixedK", "k": 2}}
-    assert deviations(write_run(tmp_path / "fixed", [1.0] * 1700, 8, 0.9, decoder=fixed, **v2), "v2") == []
+    fixed = {"fixed_number": True}
+    assert deviations(write_run(tmp_path / "fixed", [1.0] * 1700, 8, 0.9, info=fixed, **v2), "v2") == []
 
 
 def test_generations_are_never_mixed(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 import csv
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from msgspec.structs import asdict, replace
+from msgspec import structs
+from msgspec.structs import replace
 
-from parallelbench.records.facts import knobs_of
+from parallelbench.records.facts import Facts, knobs_of
 from parallelbench.records.record import Record, Run
 from parallelbench.report.best_knob import ORACLE, oracle_rows
 from parallelbench.report.compare import compare
@@ -210,13 +212,11 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
     info = {"schema": 1, "status": changed.get("status", "done"), "choices": choices, "model": "m"}
     info |= {"device": "cpu", "config_hash": "0", "knobs": knobs_of(config), **changed.get("info", {})}  # type: ignore[dict-item]
     generations = {"parallelbench.OfficialSuite": "v1", "parallelbench.OfficialV2Suite": "v2"}
-    rule_made = config["decoder"]["rule"].get("_target_")
-    stated = {"generation": generations.get(str(changed["suite"]), ""), "fixed_number": rule_made == "decoders.FixedK"}
-    info = stated | {"dtype": "bfloat16"} | info
+    info = asdict(Facts(generation=generations.get(str(changed["suite"]), ""))) | {"dtype": "bfloat16"} | info
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "run.json").write_text(json.dumps(info))
-    (folder / "samples.jsonl").write_text("".join(json.dumps(asdict(r)) + "\n" for r in records))
+    (folder / "samples.jsonl").write_text("".join(json.dumps(structs.asdict(r)) + "\n" for r in records))
     return Run(folder, config, info, records)
 
 

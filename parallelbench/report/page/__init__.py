@@ -27,7 +27,7 @@ from parallelbench.report.sections import equal_quality as opening, rewording
 from parallelbench.stats.curves import curve_names, model_title, shown_knobs
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import Value, quantiles
-from parallelbench.stats.leading import apart_lines, crowned, leading, marked, text_of
+from parallelbench.stats.leading import apart_lines, crowned, leading, marked
 from parallelbench.stats.metrics import ALL, METRICS, Metrics
 from parallelbench.stats.paired import means, observed, pair
 from parallelbench.stats.speed_at_quality import EqualQuality
@@ -102,7 +102,7 @@ def page_data(
                 "label": ", ".join(map(str, shown_knobs(run, runs).values())),
                 "is_ceiling": run.facts.is_ceiling,
                 "is_apart": i not in led,
-                "text_of": text_of(run),
+                "text_of": run.facts.text_of,
                 "may_be_best": i in best_of,
                 "busy": busy(run),
                 "looks": _looks(run),
@@ -159,7 +159,7 @@ def _opening(
                 "curve": name,
                 "is_ceiling": name in equal.ceilings,
                 "runs": (at := [i for i in equal.runs if curves[i] == name]),
-                "text_of": text_of(runs[at[0]]),
+                "text_of": runs[at[0]].facts.text_of,
                 "cells": [
                     [
                         speed.tpf and _numbers(speed.tpf),
