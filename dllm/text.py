@@ -27,6 +27,7 @@ MARK = "\ue000\ue001"  # private characters: what no template writes of its own
 MAX_LINES, MAX_SECONDS, MAX_GROWTH = 300_000, 2, 100_000  # of a template: steps, their time, characters it adds
 MAX_BYTES = 2**30  # of memory that it takes while it works
 TIMED = {"<template>", jinja2.filters.__file__, jinja2.utils.__file__}  # files whose loops a template can run
+NUMBERS = ("integer", "float", "string")  # Jinja's names of what stands in a template
 _ALONE = threading.Lock()
 
 
@@ -125,7 +126,13 @@ def encode_piece(of: object, text: str) -> list[int]:
     _check_whole(text)
     tokenizer = of if isinstance(of, PreTrainedTokenizerBase) else of.tokenizer if isinstance(of, Tokenized) else None
     if isinstance(tokenizer, PreTrainedTokenizerBase):
-        return cast(list[int], tokenizer(text, add_special_tokens=False)["input_ids"])
+        try:
+            return cast(list[int], tokenizer(text, add_special_tokens=False)["input_ids"])
+        except BaseException as error:  # Rust's panics are no Exceptions
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise ValueError(f"the tokenizer fails on the text {text[:40]!r} ({said}); mend its files") from error
     return cast(LanguageModel, of).encode(text)
 
 
@@ -208,9 +215,18 @@ def _rendered(
 
 @lru_cache
 def _check_powers(template: str) -> None:
-    """Raises ValueError for a template with the operator **, one use of which can take hours that nothing ends."""
-    if any(token[1:] == ("operator", "**") for token in jinja2.Environment().lex(template)):
-        raise ValueError("it uses **, which may take without end")
+    """Raises ValueError for a template one step of which can take hours that nothing ends, with numbers of any length:
+    by the operator **, by * but for a product with one number or text that stands there, and by round(PLACES)."""
+    lexed = jinja2.Environment().lex(template)
+    code = [(kind, text) for _, kind, text in lexed if kind not in ("whitespace", "data")]
+    code = [("", "")] * 2 + code + [("", "")] * 3
+    for i, (kind, text) in enumerate(code[2:-3], 2):
+        stands = [code[i + side][0] in NUMBERS and code[i + 2 * side][1] != "*" for side in (-1, 1)]
+        if text == "**" or (text == "*" and not any(stands)):
+            raise ValueError(f"it uses {text}, which may take without end")
+        rounds = kind == "string" or (code[i + 1][1] == "(" and not re.fullmatch("[0-9]{1,2}", code[i + 2][1]))
+        if text.strip("'\"") == "round" and rounds:
+            raise ValueError("it rounds to a number of places, which may take without end")
 
 
 @contextmanager

@@ -34,6 +34,10 @@ BROKEN = {
     "{% for i in 'x' * 99999 %}{% for j in range(99999) %}x{% endfor %}{% endfor %}": "does not end within",
     "{{ 'x ' * 300000 }}": "writes 600,000 characters",
     "{{ 'x' * 10**10 }}": "it uses **",
+    "{% set n = namespace(x=9) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}": "it uses *",
+    "{% set n = namespace(x=9) %}{% for i in range(60) %}{% set n.x = n.x * 1 * n.x %}{% endfor %}": "it uses *",
+    "{{ 1.5 | round(999999999) }}": "it rounds to a number of places",
+    "{{ [1.5] | map('round', 999999999) | list }}": "it rounds to a number of places",
     "{{ 'x' * 10000000000 }}": "more than 1,024 MiB",
     "{{ [0] * 10000000000 }}": "more than 1,024 MiB",
     "{{ range(1000000000) | list }}": "Range too big",
@@ -86,6 +90,14 @@ def test_a_template_that_fails_or_loses_the_question_is_refused(
     with pytest.raises(ValueError, match="chat template of model 'mine'") as caught:
         encode_text(tokenizer, "mine", ASKED)
     assert BROKEN[template] in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_templates_may_count(tokenizer: PreTrainedTokenizerBase) -> None:
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ ' ' * loop.index }}{{ loop.index * 2 }}* {{ 1.25 | round(1) }}"
+        "{{ m.content }}{% endfor %}"
+    )
+    assert render_chat(tokenizer, "mine", [{"role": "user", "content": "x ** y"}]) == " 2* 1.2x ** y"
 
 
 def test_words_that_a_template_takes_for_itself_may_go(tokenizer: PreTrainedTokenizerBase) -> None:
