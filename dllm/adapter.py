@@ -10,7 +10,6 @@ Three things are ours and not PEFT's:
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -44,6 +43,7 @@ HARMLESS = (
 )
 """Fields of its config that are about training, void without another, or said again by its tensors."""
 
+MOST_ALPHA = 1e9
 STARTS = (True, False, "gaussian", "orthogonal", "eva", "mica")
 """First values of the factors that leave the base's weights as they were. PiSSA, OLoRA, CorDA, LoRA-GA and LoftQ take
 something out of them first."""
@@ -99,7 +99,7 @@ def brings_mask(folders: str | Path | Sequence[str | Path] | None, mask_id: int)
     files = [folder / CONFIG for folder in find_adapters(folders) if (folder / CONFIG).is_file()]
     try:
         return any(json.loads(file.read_text(encoding="utf-8")).get("mask_id") == mask_id for file in files)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return False  # `attach` says what is wrong with it
 
 
@@ -204,7 +204,7 @@ def read_adapter(
             raise ValueError(f"active={shown(active)}; it is 'everywhere' or 'drafts'")
         for name, value in fields.unread(HARMLESS).items():
             raise ValueError(f"{name}={shown(value)}: only plain LoRA is supported, which adds B A to the weights")
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot read adapter {str(folder)!r}: {error}") from error
     pairs: dict[str, dict[str, Tensor]] = {}
     mask_embedding = tensors.pop(MASK_EMBEDDING, None)
@@ -212,11 +212,22 @@ def read_adapter(
         match = _TENSOR.fullmatch(key)
         if match is None:
             raise ValueError(f"adapter {str(folder)!r} holds {key!r}, which is no LoRA factor of a linear layer")
-        pairs.setdefault(_renamed(match[1], model), {})[match[2]] = tensor
+        name = _renamed(match[1], model)
+        if match[2] in pairs.setdefault(name, {}):
+            raise ValueError(f"adapter {str(folder)!r} has two factors {match[2]} of {name!r}; delete one")
+        if not tensor.is_floating_point() or tensor.itemsize == 1:
+            raise ValueError(f"adapter {str(folder)!r} holds {key!r} of type {tensor.dtype}; save it in float32")
+        pairs[name][match[2]] = tensor
     if not pairs:
         raise ValueError(f"adapter {str(folder)!r} is empty")
     for name, factors in pairs.items():
         _check(folder, name, factors, config.r, model)
+    trained_with = fields.get("mask_id")
+    if trained_with is not None and isinstance(model, DiffusionLM) and trained_with != model.spec.mask_id:
+        raise ValueError(
+            f"adapter {str(folder)!r} was trained with mask_id={shown(trained_with)}, and {model.name} has "
+            f"{model.spec.mask_id}; give spec.mask_id"
+        )
     return config, pairs, mask_embedding, active == "drafts"
 
 
@@ -229,7 +240,7 @@ def _config(raw: Mapping[str, Any]) -> "LoraConfig":
     r, alpha, rslora = (raw.get(name) for name in ("r", "lora_alpha", "use_rslora"))
     if type(r) is not int or r < 1:
         raise ValueError(f"r={shown(r)}; a rank is an integer of at least 1")
-    if type(alpha) not in (int, float) or not math.isfinite(cast(float, alpha)):
+    if type(alpha) not in (int, float) or not abs(cast(float, alpha)) <= MOST_ALPHA:  # NaN is not either
         raise ValueError(f"lora_alpha={shown(alpha)} is no number")
     if rslora not in (None, False, True):
         raise ValueError(f"use_rslora={shown(rslora)} is neither true nor false")

@@ -37,6 +37,7 @@ from dllm.checkpoint import (
     shipped_models,
     warn_of_slow_halves,
 )
+from dllm.converted.probe import check_forward
 from dllm.converted.storage import refuse_quantised
 from dllm.kv import ColumnCache
 from dllm.layers import hidden_states, use_fast_products_
@@ -264,6 +265,8 @@ def load_causal(
     model = CausalLM(backbone, tokenizer, Path(name).name, entry=entry)
     attach_all(model, adapter)
     model = model.eval() if placed else model.to(device).eval()
+    two = torch.full((1, 2), model.pad_id, device=model.device)
+    check_forward(model.name, lambda: backbone(input_ids=two, use_cache=False).logits)
     warn_of_slow_halves(model.device, backbone.dtype)
     use_fast_products_(backbone)
     return model

@@ -213,8 +213,10 @@ def read_backbone(
             check_plain(tensors)
         keys = unwrapped(tensors, kind.base_model_prefix) | keys
         more["state_dict"] = unstacked(files, tensors)
+    for part in (config, config.get_text_config()):
+        part.return_dict = True  # whatever its config.json says
     with _named_faults():
-        return cast(Any, kind).from_pretrained(
+        backbone, info = cast(Any, kind).from_pretrained(
             path if more.get("state_dict") is None else None,
             config=config,
             dtype=to_dtype(dtype),
@@ -223,6 +225,18 @@ def read_backbone(
             output_loading_info=True,
             **{"ignore_mismatched_sizes": True, **more},  # `check_weights` names them
         )
+    if not any(map(info.get, ("missing_keys", "mismatched_keys"))):  # else some were never set
+        check_finite(backbone)
+    return backbone, info
+
+
+def check_finite(backbone: torch.nn.Module) -> None:
+    """Raises ValueError, naming them, for weights that hold NaN or infinity. Those that are quantised or offloaded are
+    not looked at."""
+    for name, tensor in backbone.named_parameters():
+        plain = tensor.is_floating_point() and tensor.itemsize > 1 and not tensor.is_meta
+        if plain and tensor.numel() and not torch.stack(tensor.detach().aminmax()).isfinite().all():
+            raise ValueError(f"its {name!r} holds NaN or infinity; mend the checkpoint")
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from dllm.checkpoint import (
 from dllm.converted.block_routing import BlockRoutedLM, LLaDA2Backbone
 from dllm.converted.ends import as_ids, with_ids
 from dllm.converted.fields import check_whole_attention
-from dllm.converted.probe import probe
+from dllm.converted.probe import check_forward, probe
 from dllm.converted.storage import refuse_quantised
 from dllm.encoder import EncoderLM
 from dllm.families import FAMILIES, recognise
@@ -146,6 +146,8 @@ def load_diffusion(
     model = model.eval() if placed else model.to(device).eval()
     if chosen is None:  # what the families' stock classes do is tested
         probe(model)
+    two = torch.full((1, 2), spec.pad_id, device=model.device)
+    check_forward(name, lambda: model.full_logits(two, two[:, 0] * 0 + 1))
     warn_of_slow_halves(model.device, backbone.dtype)
     if compile:
         compile_(model, graphs=compile == "cuda_graphs")

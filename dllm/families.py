@@ -127,7 +127,7 @@ def _dimple_config(raw: Config) -> DimpleConfig:
 def _fast_dllm_spec(raw: Config) -> ModelSpec:
     """Blocks of `bd_size` columns; row i predicts token i + 1. The authors stop at <|im_end|> (151645) alone."""
     mask_id, eos = raw.get("mask_token_id", 151665), raw.get("eos_token_id", 151645)
-    return ModelSpec(mask_id, as_ids(eos), pad_of(raw, (151643,)), shift=1, block=raw.get("bd_size") or 32)
+    return ModelSpec(mask_id, as_ids(eos), pad_of(raw, (151643,)), shift=1, block=raw.get("bd_size", 32))
 
 
 def _sdar_config(raw: Config) -> Qwen3Config:
@@ -143,7 +143,7 @@ def _sdar_moe_config(raw: Config) -> Qwen3MoeConfig:
 def _sdar_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i, as the authors' sampler reads it. The chat models were trained with blocks of 4, unless
     their name says otherwise (`spec={"block": 32}`)."""
-    pad_id, block = pad_of(raw, (151643,)), raw.get("block_size") or 4
+    pad_id, block = pad_of(raw, (151643,)), raw.get("block_size", 4)
     return ModelSpec(raw.get("mask_token_id") or 151669, qwen_eos(raw), pad_id, block=block)
 
 

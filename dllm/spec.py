@@ -126,8 +126,11 @@ class ModelSpec(Checked):
     def fields_of(path: Path) -> dict[str, Any]:
         """What `dllm.json` says. Raises ValueError, naming the file, when it is no object of JSON."""
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(fields, dict):
+                raise ValueError(f"it holds a {type(fields).__name__} where an object belongs")
+            return fields
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not a model spec: {error}") from error
 
 

@@ -62,5 +62,5 @@ def nemotron_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i, the context is causal, and blocks begin where the prompt ends. Deviation: within a block,
     tokens before its first MASK do not look ahead."""
     eos = as_ids(raw["eos_token_id"])
-    block = raw.get("block_size") or 32
+    block = raw.get("block_size", 32)
     return ModelSpec(raw["mask_token_id"], eos, pad_of(raw, eos), block=block, context_causal=True, prompt_grid=True)

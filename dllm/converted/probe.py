@@ -1,6 +1,9 @@
 """Tries backbones that no test knows, before they are used."""
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
@@ -17,6 +20,19 @@ def probe(model: DiffusionLM) -> None:
         raise ValueError(f"{model.name} cannot be used as a denoiser: {reason}") from error
     if fault is not None:
         raise ValueError(f"{model.name} cannot be used as a denoiser: {fault}")
+
+
+@torch.no_grad()
+def check_forward(name: str, forward: Callable[[], Tensor]) -> None:
+    """Raises ValueError when the smallest forward of a model fails or gives logits that are NaN: its config.json holds
+    sizes that do not go together, or its weights hold no numbers. forward: its logits."""
+    try:
+        logits = forward()
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ValueError(f"model {name!r} fails in its first forward ({reason}); mend its config.json") from error
+    if not logits.is_meta and logits.isnan().any():
+        raise ValueError(f"model {name!r} gives logits that are NaN; mend its weights or its config.json")
 
 
 def _fault(model: DiffusionLM) -> str | None:

@@ -24,6 +24,8 @@ def rope_of(raw: Mapping[str, Any], theta: float | None = None) -> dict[str, Any
         given = dict(given or {})
         kind = given.pop("type", None)
         for name, value in {**({} if kind is None else {"rope_type": kind}), **given}.items():
+            if isinstance(value, Mapping):
+                raise ValueError(f"{place} has {name}={shown(value)}; rotary positions of one kind are read")
             if found.setdefault(name, value) != value:
                 raise ValueError(f"{place} says {name}={shown(value)} and {shown(found[name])}; leave one out")
     for name, value in base.items():

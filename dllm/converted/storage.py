@@ -16,11 +16,11 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WRAPPERS = ("module.", "_orig_mod.", "base_model.model.", "backbone.")
 """What distributed training, torch.compile, PEFT and others put before every name."""
 
-PLAIN = ("F64", "F32", "F16", "BF16", "I64", "BOOL")  # integers are buffers of positions
+PLAIN, WHOLE = ("F64", "F32", "F16", "BF16"), ("I64", "BOOL")  # of weights, and of buffers of positions too
 SCALES = re.compile(r"qweight|qzeros|SCB|absmax|weight_scale(_inv)?|weight_packed|quant_state")
 STACKED = re.compile(r"(.*\.experts)\.((?:gate|up|down)_proj)(?:\.weight)?")
 LAYERS = re.compile(r"(num|n)_(\w+_)?layers?(_in_\w+)?|(\w+_)?(layers|depth)|mean_recurrence")
-MOST_LAYERS, MOST_GROWTH = 1000, 1000
+MOST_LAYERS, MOST_GROWTH = 1000, 50
 ADVICE = "use the checkpoint in bfloat16 or float32 that they were made from"
 Held = dict[str, tuple[str, tuple[int, ...]]]  # name of a tensor to its type and shape
 
@@ -89,7 +89,8 @@ def check_plain(tensors: Held) -> None:
                 f"its weights hold an adapter that was not merged ({name!r}); merge it before saving, or save it apart "
                 "and give it as adapter"
             )
-        if kind not in PLAIN or SCALES.search(name):
+        plain = PLAIN if name.endswith(".weight") else (*PLAIN, *WHOLE)
+        if kind not in plain or SCALES.search(name):
             raise ValueError(
                 f"its weights are quantised ({name!r} is of type {kind}), which is not read here; {ADVICE}"
             )

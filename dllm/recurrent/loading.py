@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
 from dllm.checkpoint import (
     ASSETS,
+    check_finite,
     check_weights,
     one_sentence,
     prepare,
@@ -19,7 +20,7 @@ from dllm.checkpoint import (
     read_tokenizer,
     to_dtype,
 )
-from dllm.converted.storage import refuse_quantised
+from dllm.converted.storage import check_counts, refuse_quantised
 from dllm.recurrent.depth import Depth, RecurrentLM
 from dllm.recurrent.llama import CONFIG_FILE, WEIGHTS_FILE, LlamaRecurrentLM
 from dllm.recurrent.raven import RavenBackbone, RavenConfig, RavenLM
@@ -55,12 +56,20 @@ def load_recurrent(
     folder = recurrent_folder(name_or_path)
     if folder is None:
         return _raven(str(name_or_path), dtype, pretrained, hub, device).to(device).eval()
-    settings = cast(Mapping[str, Any], json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = LlamaRecurrentLM(LlamaConfig(**settings["llama"]), Depth(**settings["depth"]), tokenizer, folder.name)
-    missing, unexpected = model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=False)
-    if missing or unexpected:
-        raise ValueError(f"{folder / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {(missing + unexpected)[0]!r}")
+    with one_sentence(str(folder), ["tiny-recurrent"]):
+        settings = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        if not isinstance(settings, dict) or not all(isinstance(settings.get(key), dict) for key in ("llama", "depth")):
+            raise ValueError(f"its {CONFIG_FILE} says nothing of llama or depth")
+        check_counts(settings)
+        config, depth = LlamaConfig(**settings["llama"]), Depth(**settings["depth"])
+        tokenizer = read_tokenizer(str(folder), config, AutoTokenizer, None, {})
+        if tokenizer is None:
+            raise ValueError("it has no tokenizer.json")
+        model = LlamaRecurrentLM(config, depth, tokenizer, folder.name)
+        missing, unexpected = model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=False)
+        if missing or unexpected:
+            raise ValueError(f"{WEIGHTS_FILE} does not fit {CONFIG_FILE}: {(missing + unexpected)[0]!r}")
+        check_finite(model)
     return model.to(device, to_dtype(dtype)).eval()
 
 
