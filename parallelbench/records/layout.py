@@ -1,7 +1,12 @@
 """What readers take from the files of a run, by type. The files may hold more."""
 
 from collections.abc import Mapping
-from typing import Literal, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from msgspec import Meta
+
+Text = Annotated[str, Meta(max_length=1000)]
+Name = Annotated[str, Meta(pattern=r"\S", max_length=1000)]
 
 
 class Identity(TypedDict):
@@ -23,9 +28,9 @@ class Info(TypedDict):
 
     status: Literal["partial", "done"]
     config_hash: str
-    choices: Mapping[str, str]
-    model: str
-    device: str
+    choices: Mapping[str, Text]
+    model: Text
+    device: Text
     processes: NotRequired[int]
     identity: NotRequired[Identity]
     git: NotRequired[Git | None]
@@ -34,11 +39,11 @@ class Info(TypedDict):
 class Choices(TypedDict):
     """Names of config groups; a run that no command has made has none."""
 
-    model: str
-    decoder: str
-    cache: str
-    stop: str
-    suite: str
+    model: Name
+    decoder: Name
+    cache: Name
+    stop: Name
+    suite: Name
 
 
 class Config(TypedDict):

@@ -10,9 +10,9 @@ from msgspec import structs
 from scipy.stats import rankdata
 
 from parallelbench.records.files import out_folder, write_csv, write_text
-from parallelbench.records.record import Run, find_runs, read_run
+from parallelbench.records.record import Run, find_runs
 from parallelbench.report.markdown import table
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_run
 from parallelbench.stats.agreement import agreement
 from parallelbench.stats.curves import knobs, method
 from parallelbench.stats.intervals import CONFIDENCE, Value, bounded, product
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> str:
         raise ValueError(f"{len(paths)} run directories given; name two, A and B")
     found = [find_runs([path]) for path in paths]
     if min(map(len, found)) > 1:
-        return _ranks(paths, [[read_run(folder) for folder in folders] for folders in found], options["out_dir"])
+        return _ranks(paths, [[suite_run(folder) for folder in folders] for folders in found], options["out_dir"])
     a, b = (_one_run(path) for path in paths)
     rows = compare(pair([a, b]))
     out_dir = out_folder(options["out_dir"])
@@ -162,7 +162,7 @@ def _one_run(path: Path) -> Run:
     folders = find_runs([path])
     if len(folders) > 1:
         raise ValueError(f"{path} holds {len(folders)} runs; name one of them, such as {folders[0]}")
-    return read_run(folders[0])
+    return suite_run(folders[0])
 
 
 def _markdown(a: Run, b: Run, rows: dict[str, Comparison]) -> str:

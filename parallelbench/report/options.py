@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parallelbench.records.files import in_short
-from parallelbench.records.record import Run, readable_runs
+from parallelbench.records.record import Run, read_run, readable_runs
 
 
 class Untrusted(ValueError):
@@ -68,12 +68,24 @@ def found_runs(paths: Sequence[Path]) -> list[Run]:
     return runs
 
 
+def suite_run(folder: Path) -> Run:
+    """The run in a folder. Raises ValueError as `read_run` does, and for trajectories for training."""
+    run = read_run(folder)
+    if not run.info["choices"]:
+        raise ValueError(f"{_no_suite(folder)}; name another")
+    return run
+
+
+def _no_suite(folder: Path) -> str:
+    return f"{folder} holds trajectories for training, not a run of a suite"
+
+
 def suite_runs(paths: Sequence[Path]) -> list[Run]:
     """The same without trajectories for training, which are named like them."""
     runs = found_runs(paths)
     chosen = [run for run in runs if run.info["choices"]]
     others = [run.folder for run in runs if not run.info["choices"]]
-    reasons = [f"{folder} holds trajectories for training, not a run of a suite" for folder in others]
+    reasons = [_no_suite(folder) for folder in others]
     if not chosen:
         raise ValueError("; ".join(reasons))
     _name_skipped(reasons)

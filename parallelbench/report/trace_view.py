@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from parallelbench.records.files import check_picture, printable, replace_file
-from parallelbench.records.record import NEVER, Record, Run, read_run
+from parallelbench.records.record import NEVER, Record, Run
 from parallelbench.records.trace import Frame, Trace, expected, replay, traces_of
 from parallelbench.report.moving_picture import moving_picture
-from parallelbench.report.options import split_options
+from parallelbench.report.options import split_options, suite_run
 from parallelbench.stats.curves import run_names
 
 STYLES = {  # from this confidence on; the page's colours
@@ -34,11 +34,11 @@ def main(arguments: Sequence[str]) -> None:
             f"trace takes a run directory and a sample, not {len(paths)} names; give a second run as other="
         )
     console = Console(markup=False, highlight=False, emoji=False)
-    run = read_run(paths[0])
+    run = suite_run(paths[0])
     if len(paths) == 1:
         console.print(_listed(run), soft_wrap=True)
         return
-    runs = [run, read_run(Path(options["other"]))] if options["other"] else [run]
+    runs = [run, suite_run(Path(options["other"]))] if options["other"] else [run]
     record = find_record(run, str(paths[1]))
     records = [record, *(find_record(other, record.id) for other in runs[1:])]
     if any(other.prompt_sha != record.prompt_sha for other in records):

@@ -1,11 +1,14 @@
 """Names of runs, made from their configs, and the curves to which runs belong."""
 
 from collections.abc import Sequence
+from zlib import crc32
 
 from parallelbench.records.facts import flatten, short_names
 from parallelbench.records.files import one_line
 from parallelbench.records.record import Run
 from parallelbench.stats.groups import K, grouped
+
+LETTERS = 100  # of a value in a name
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
@@ -25,7 +28,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
             peers = [s for other, s in zip(choices, flat, strict=True) if other.get(group) == choice]
             hidden = key in ("out_dir", "suite.tasks") or key in run.facts.knobs
             if not hidden and not _is_usual(value, [peer.get(key) for peer in peers]):
-                parts.append(f"{one_line(_last_name(key))}={_short(value)}")
+                parts.append(f"{_short(_last_name(key))}={_short(value)}")
         names.append(" ".join(parts))
     if len(set(names)) < len(names):
         names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
@@ -58,7 +61,7 @@ def _class_name(key: str, value: object) -> object:
 
 def _last_name(key: str) -> str:
     """A part that is chosen by its class has the name of its place: `rescore` for `decoder.rescore.0._target_`."""
-    return [part for part in key.removesuffix("._target_").split(".") if not part.isdigit()][-1]
+    return [key, *(part for part in key.removesuffix("._target_").split(".") if not part.isdigit())][-1]
 
 
 def _is_usual(value: object, all_values: Sequence[object]) -> bool:
@@ -89,7 +92,7 @@ def method(run: Run) -> str:
 def knobs(run: Run) -> dict[str, str]:
     """A run's knobs by their short names, as they are shown."""
     names = short_names(run.facts.knobs)
-    return {one_line(names[key]): _short(value) for key, value in run.facts.knobs.items()}
+    return {_short(names[key]): _short(value) for key, value in run.facts.knobs.items()}
 
 
 def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, str]:
@@ -100,9 +103,11 @@ def shown_knobs(run: Run, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _short(value: object) -> str:
-    """As on the command line, without blanks, because blanks separate the parts of a run's name; of a path its end."""
+    """As on the command line, without blanks, because blanks separate the parts of a run's name; of a path its end, and
+    of a long text its beginning and a digest."""
     text = "null" if value is None else one_line(str(value).replace(" ", ""))
-    return _end(text) if "/" in text else text
+    text = _end(text) if "/" in text else text
+    return text if len(text) <= LETTERS else f"{text[:LETTERS]}...{crc32(text.encode()):08x}"
 
 
 def curve_names(names: Sequence[str], runs: Sequence[Run]) -> list[str]:

@@ -79,3 +79,12 @@ def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
 
     first = saved("first")
     assert saved("again") == first and list(first) == [".svg", ".png", ".pdf"]
+
+
+def test_names_are_no_formulas(tmp_path: Path) -> None:
+    def point(tpf: float) -> tuple[str, Value, Value]:
+        return "$\\frac{$", Value(tpf, tpf, tpf, 9), Value(0.5, 0.4, 0.6, 9)
+
+    figure = plots.quality_against_tpf({"$x_{$": [point(1.0), point(2.0)]}, "a model of $\\frac{$ and $5")
+    plots.save(figure, tmp_path / "figure", ("png", "svg"))
+    assert len(list(tmp_path.iterdir())) == 2

@@ -40,6 +40,7 @@ RC: dict[Any, Any] = {  # of matplotlib
     "lines.linewidth": 1.3,
     "pdf.fonttype": 42,  # letters stay letters
     "savefig.dpi": 160,
+    "text.parse_math": False,  # names are no formulas
     "svg.hashsalt": "dllm",  # the same figure is the same file
 }
 
@@ -56,7 +57,7 @@ class Look:
 def look(kind: str, name: str) -> Look:
     """Of a decoder, cache or model (`kind`): the place that its yaml says, as in "# look: 3", no two of a kind
     alike; or one by its name. The first twelve differ in colour."""
-    place = _places(kind).get(name.replace("-", "_"), crc32(name.encode()))
+    place = _places(kind).get(name.replace("-", "_"), crc32(name.encode("utf-8", "backslashreplace")))
     shape = list(SHAPES)[(place + place // len(COLOURS)) % len(SHAPES)]
     return Look(COLOURS[place % len(COLOURS)], shape, SHAPES[shape])
 
