@@ -6,13 +6,14 @@ Texts and JSON of all commands are read and written here. Nothing follows a link
 import csv
 import errno
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec.structs import asdict
 
@@ -30,6 +31,7 @@ FIXES = {
 }
 
 
+MOST_BYTES = 2**32  # of a file that is read whole
 WORD, LINE = 100, 1600  # characters of a word and of a line that is said
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems that cannot wait for a disk
 
@@ -63,15 +65,20 @@ def read_bytes(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():
             raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'no file'}; put a file there")
-        return path.read_bytes()
+        if path.exists() and path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"{path} has more than {MOST_BYTES // 2**30} GiB; leave it out")
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if (data := file.read()) is None:  # a log of the kernel's that has no more to say
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return data
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); make it readable or leave it out") from error
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none; NaN and infinities are none."""
+    """The value of a JSON text. Raises ValueError for what is none; NaN, infinities and 1e999 are none."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -190,5 +197,9 @@ def _write(file: int, data: bytes) -> None:
             raise
 
 
-def _refuse(constant: str) -> None:
+def _finite(number: str) -> float:
+    return float(number) if math.isfinite(float(number)) else _refuse(number)
+
+
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")

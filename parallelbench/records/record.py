@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from msgspec import Meta, Struct
@@ -22,16 +22,18 @@ from parallelbench.records.typed import typed
 from parallelbench.tasks.base import Sample
 
 SCHEMA = 1
-MOST_KNOBS, MOST_SETTINGS, DEEPEST = 200, 5000, 40  # of a run, and levels of its config
+MOST_KNOBS, MOST_TASKS, MOST_SETTINGS, DEEPEST = 200, 200, 5000, 40  # of a run, and levels of its config
 CONFIG, RUN = "config.yaml", "run.json"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML has it
 NEVER = -1  # of committed_at: no forward did
+ALL = "all"  # in the place of a task's name: over all tasks
 LARGEST = 2**63 - 1  # of numbers; what counts or measures something here is far below
 
 Count = Annotated[int, Meta(ge=1, le=LARGEST)]
 Number = Annotated[int, Meta(ge=0, le=LARGEST)]
-Score = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Seconds = Annotated[float, Meta(gt=0, le=LARGEST)]
+Forward = Annotated[int, Meta(ge=NEVER, le=LARGEST)]
+Score = Annotated[float, Meta(ge=-1e-9, le=1 + 1e-9)]  # in [0, 1] but for rounding
+Seconds = Annotated[float, Meta(ge=1e-15, le=LARGEST)]
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,18 +64,18 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     data: Mapping[str, Any]
     target: str
     completion: str
-    token_ids: Sequence[int]
+    token_ids: Sequence[Number]
     num_tokens: Number
     scores: Mapping[str, Score]
     nfe: Count
     queried: Number
-    committed_at: Sequence[int]
+    committed_at: Sequence[Forward]
     stopped_by: str
     latency_s: Seconds
     share_s: Seconds
     batch_size: Count
     batch: str
-    drafts: Sequence[Sequence[int]] = ()
+    drafts: Sequence[tuple[Number, Number, Number, Literal[0, 1]]] = ()
     cpu_s: Seconds | None = None
 
     @property
@@ -87,13 +89,26 @@ def prompt_sha(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
-def _is_scored(record: Record) -> None:
+def _adds_up(record: Record) -> None:
+    """Raises ValueError for a record without its scores, and for numbers that no decode has together."""
     for name in ("score", "score_strict"):
         if name not in record.scores:
             raise ValueError(f"nothing says its scores.{name}")
+    tokens, columns, last = len(record.token_ids), len(record.committed_at), max(record.committed_at, default=NEVER)
+    odd = [at for at, drafted, accepted, _ in record.drafts if accepted > drafted or at >= record.nfe]
+    for is_wrong, what in (
+        (record.task == ALL, f"its task is {ALL!r}, which stands for all tasks"),
+        (record.num_tokens > tokens, f"num_tokens is {record.num_tokens}, and it has {tokens} tokens"),
+        (tokens > columns, f"it has {tokens} tokens in {columns} columns"),
+        (last >= record.nfe, f"forward {last} wrote a column, and nfe is {record.nfe}"),
+        (bool(odd), f"drafts of forward {max(odd, default=0)} cannot be"),
+        (record.prompt_sha != prompt_sha(record.prompt), "prompt_sha is that of another prompt"),
+    ):
+        if is_wrong:
+            raise ValueError(what)
 
 
-SAMPLES = Shards("samples", Decoder(Record), to_json, _is_scored, ("a record", "restore the file or delete it"))
+SAMPLES = Shards("samples", Decoder(Record), to_json, _adds_up, ("a record", "restore the file or delete it"))
 
 
 class Run(Struct, frozen=True):
@@ -147,7 +162,8 @@ def open_run(folder: Path, config: Mapping[str, Any], identity: Mapping[str, Any
             "choose another out_dir or delete that one"
         )
     if info.get("status") == "done":
-        return list(_whole(folder).values())
+        return _alike(folder, list(_whole(folder).values()))
+    _alike(folder, list(SAMPLES.read(folder)[0].values()))
     return SAMPLES.merge(folder)
 
 
@@ -186,12 +202,7 @@ def read_run(folder: Path) -> Run:
         typed(config, SuiteConfig if info["choices"] else Config)
     except ValueError as error:
         raise ValueError(f"{folder} holds no run of this package ({error}); leave it out") from error
-    records = list(_whole(folder).values())
-    scored: dict[str, Set[str]] = {}
-    for record in records:
-        if record.scores.keys() != scored.setdefault(record.task, record.scores.keys()):
-            raise ValueError(f"{folder}: sample {record.id!r} has not the scores of its task; score that run again")
-    return Run(folder, config, info, records)
+    return Run(folder, config, info, _alike(folder, list(_whole(folder).values())))
 
 
 def read_info(folder: Path) -> dict[str, Any]:
@@ -264,6 +275,17 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: st
         if a != b and key != "out_dir":
             return f"{prefix}{key}", a, b
     return "config", "another", "this one"
+
+
+def _alike(folder: Path, records: list[Record]) -> list[Record]:
+    """Raises ValueError for records of one task with other scores, and for more tasks than any suite has."""
+    scored: dict[str, Set[str]] = {}
+    for record in records:
+        if record.scores.keys() != scored.setdefault(record.task, record.scores.keys()):
+            raise ValueError(f"{folder}: sample {record.id!r} has not the scores of its task; score that run again")
+    if len(scored) > MOST_TASKS:
+        raise ValueError(f"{folder} has samples of {len(scored)} tasks, more than {MOST_TASKS}; leave it out")
+    return records
 
 
 def _whole(folder: Path) -> dict[str, Record]:

@@ -6,19 +6,21 @@ it ends in its record's tokens.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.json import Decoder
 from msgspec.structs import asdict
 
 from parallelbench.records.files import to_json
-from parallelbench.records.record import NEVER, Record, Run
+from parallelbench.records.record import NEVER, Number, Record, Run
 from parallelbench.records.shards import Shards
 
 SCHEMA = 1
 MAX_OPEN = 64  # candidates kept per forward, the surest: a trace grows with its forwards, not with its window too
 
-Token = tuple[int, int | None, float | None]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Token = tuple[Number, Number | None, Probability | None]
 
 
 class Step(Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,12 +37,12 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
     Probabilities are the model's own, None where a loop does not tell them.
     """
 
-    forward: int
-    window: tuple[int, int]
-    end: int
+    forward: Number
+    window: tuple[Number, Number]
+    end: Number
     writes: list[Token]
     open: list[Token]
-    accepted: int = 0
+    accepted: Number = 0
     rejected: list[Token] = []
 
 
@@ -53,8 +55,8 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema",
     """
 
     id: str
-    columns: int
-    reference: list[int]
+    columns: Number
+    reference: list[Number]
     texts: Mapping[int, str]
     steps: list[Step]
 
@@ -111,6 +113,9 @@ def replay(trace: Trace) -> Iterator[Frame]:
 
 def is_of(trace: Trace, record: Record) -> bool:
     """Whether a trace ends in the tokens of a record, committed by the same forwards."""
+    forwards = [step.forward for step in trace.steps]
+    if trace.columns != len(record.committed_at) or forwards != sorted({*forwards}) or forwards[-1] >= record.nfe:
+        return False  # before so many columns or steps are replayed
     *_, last = replay(trace)
     tokens = last.tokens[: len(record.token_ids)]
     return tokens == record.token_ids and last.committed_at == list(record.committed_at)
@@ -136,10 +141,10 @@ def expected(trace: Trace, record: Record) -> list[int] | None:
 
 
 def _leads_somewhere(trace: Trace) -> None:
-    shown = [one for step in trace.steps for one in (*step.writes, *step.open)]
-    outside = [column for column, _, _ in shown if not 0 <= column < trace.columns]
+    shown = [one for step in trace.steps for one in (*step.writes, *step.open, *step.rejected)]
+    outside = [column for column, _, _ in shown if column >= trace.columns]
     unknown = {*trace.reference, *(token for _, token, _ in shown)} - {*trace.texts, None}
-    if not trace.steps or outside or unknown or min(step.end for step in trace.steps) < 0:
+    if not trace.steps or outside or unknown or max(step.accepted for step in trace.steps) > trace.columns:
         raise ValueError(f"column {outside[0]} of {trace.columns}" if outside else "its steps lead nowhere")
 
 

@@ -80,6 +80,11 @@ def _verified(generation: Generation) -> dict[int, tuple[int, list[Token]]]:
     return verified
 
 
+def asked(sample: Sample) -> str:
+    """The prompt of a record."""
+    return "\n\n".join(map(said, sample.messages))
+
+
 def make_record(
     sample: Sample,
     generation: Generation,
@@ -93,7 +98,7 @@ def make_record(
 ) -> Record:
     """The record of a sample's generation. version: of its task. batch: the samples that stood with it in the queue,
     none where it was alone. The others are as in `Record`."""
-    prompt = "\n\n".join(map(said, sample.messages))
+    prompt = asked(sample)
     return Record(
         id=sample.id,
         task=sample.task,
@@ -115,7 +120,7 @@ def make_record(
         cpu_s=cpu_s,
         batch_size=len(batch or [sample]),
         batch=(batch or [sample])[0].id,
-        drafts=[[d.forward, len(d.tokens), d.accepted, int(d.tied)] for d in generation.drafts],
+        drafts=[(d.forward, len(d.tokens), d.accepted, 1 if d.tied else 0) for d in generation.drafts],
     )
 
 

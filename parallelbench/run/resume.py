@@ -16,11 +16,13 @@ from msgspec.structs import replace
 from tqdm import tqdm
 
 from parallelbench.records.facts import Facts
+from parallelbench.records.files import parse_json, to_json
 from parallelbench.records.lock import writing
 from parallelbench.records.provenance import provenance
 from parallelbench.records.record import (
     SAMPLES,
     SCHEMA,
+    Record,
     Run,
     Score,
     config_hash,
@@ -36,7 +38,7 @@ from parallelbench.run.generator import Refilling
 from parallelbench.run.job import Job
 from parallelbench.run.measure import timed_requests, watch_memory
 from parallelbench.run.processes import ALONE, Processes
-from parallelbench.run.recorder import make_record
+from parallelbench.run.recorder import asked, make_record
 from parallelbench.run.tracing import save_traces
 from parallelbench.stats.metrics import aggregate
 from parallelbench.tasks import Sample, Task
@@ -136,14 +138,14 @@ def open_job(job: Job, processes: Processes = ALONE) -> Iterator[OpenJob]:
 def _start(job: Job, num_processes: int) -> set[str]:
     """Says in run.json what is about to happen, and returns the ids of the samples that are there already."""
     identity = {"weights": job.generator.fingerprint(), "tasks": {task.name: task.version for task in job.tasks}}
-    known = {record.id: record.task for record in open_run(job.folder, job.config, identity)}
-    drawn = {sample.id: sample.task for sample in chain.from_iterable(job.batches)}
-    if strange := sorted(known.items() - drawn.items()):
-        id, task = strange[0]
-        raise ValueError(
-            f"{job.folder} has a sample {id!r} of {task}, which its suite does not draw; delete its line or choose "
-            "another out_dir"
-        )
+    known = {record.id: record for record in open_run(job.folder, job.config, identity)}
+    drawn = {sample.id: sample for sample in chain.from_iterable(job.batches)}
+    for id, record in known.items():
+        if id not in drawn or not _is_of(record, drawn[id]):
+            raise ValueError(
+                f"{job.folder} has a sample {id!r} of {record.task}, which its suite does not draw so; delete its line "
+                "or choose another out_dir"
+            )
     write_config(job.folder, job.config)
     if job.traced:
         TRACES.read(job.folder)
@@ -164,6 +166,12 @@ def _start(job: Job, num_processes: int) -> set[str]:
         }
         write_info(job.folder, info)
     return set(known)
+
+
+def _is_of(record: Record, sample: Sample) -> bool:
+    """Whether it was asked what the suite asks, and is scored by the same."""
+    wanted = (sample.task, asked(sample), sample.target, parse_json(to_json(sample.data)))
+    return wanted == (record.task, record.prompt, record.target, record.data)
 
 
 def _complete(job: Job, peak_memory: Mapping[str, object] | None) -> None:
@@ -196,9 +204,14 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
     records = []
     for record in run.records:
         if record.task not in known:
-            raise ValueError(f"{folder} has samples of task {record.task!r}, which its suite does not name")
+            raise ValueError(
+                f"{folder} has samples of task {record.task!r}, which its suite does not name; leave it out"
+            )
         task = known[record.task]
-        scores = _scores(task, record.sample, record.completion)
+        try:
+            scores = _scores(task, record.sample, record.completion)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from error
         records.append(replace(record, scores=scores, task_version=task.version))
     identity = run.info.get("identity", {}) | {"tasks": {task.name: task.version for task in tasks}}
     SAMPLES.rewrite(folder, records)
@@ -209,6 +222,12 @@ def rescore(folder: Path, tasks: Sequence[Task]) -> Run:
 
 
 def _scores(task: Task, sample: Sample, completion: str) -> dict[str, float]:
-    """Raises ValueError for a score that is no number: it could not be read again."""
-    scores = {name: float(value) for name, value in task.score(sample, completion).items()}
+    """Raises ValueError for a score outside [0, 1], which could not be read again, and where the task fails."""
+    try:
+        scores = {name: float(value) for name, value in task.score(sample, completion).items()}
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"task {task.name!r} cannot score {sample.id!r} ({what}); mend its data or the task"
+        ) from error
     return typed(scores, dict[str, Score], f"{sample.id}: scores")

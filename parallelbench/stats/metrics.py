@@ -8,13 +8,12 @@ import numpy as np
 from msgspec import structs
 
 from parallelbench.records.questions import question
-from parallelbench.records.record import Record
+from parallelbench.records.record import ALL, Record
 from parallelbench.stats.groups import grouped
 from parallelbench.stats.intervals import MIN_BATCHES, Value, bounded, product
 from parallelbench.tasks.base import first_wording
 
 Metrics = Mapping[str, Mapping[str, dict[str, Value]]]  # of runs, by name, task and metric
-ALL = "all"
 
 
 @dataclass(frozen=True)

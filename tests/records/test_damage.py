@@ -354,13 +354,14 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from parallelbench.records.files import read_bytes, replace_file
-from parallelbench.records.record import SAMPLES, Record, open_run
+from parallelbench.records.record import SAMPLES, Record, open_run, prompt_sha
 from parallelbench.records.lock import writing
 import locale
 assert locale.getencoding().upper() not in ("UTF-8", "UTF8"), locale.getencoding()
 folder = Path(sys.argv[1])
 scores = {"score": 1.0, "score_strict": 1.0}
-texts = ("a", "t", "1", "\\u00dcber \\u4f60", "", {"\\u00e4": 1}, "", "\\U0001f600")
+prompt = "\\u00dcber \\u4f60"
+texts = ("a", "t", "1", prompt, prompt_sha(prompt), {"\\u00e4": 1}, "", "\\U0001f600")
 record = Record(*texts, [1], 1, scores, 1, 1, [0], "eos", 1.0, 1.0, 1, "a")
 config = {"decoder": {"name": "\\u00fc"}, "suite": {}, "batch_size": 1}
 with writing(folder):

@@ -27,7 +27,7 @@ from parallelbench.records.lock import writing
 def record(i):
     text = f"written by {os.getpid()} " + "x" * 5000  # more than a pipe or a page takes at once
     scores = {"score": 1.0, "score_strict": 1.0}
-    return Record(str(i), "t", "1", "", "", {}, "", text, [], 1, scores, 1, 1, [], "eos", 1.0, 1.0, 1, "0")
+    return Record(str(i), "t", "1", "", prompt_sha(""), {}, "", text, [], 0, scores, 1, 1, [], "eos", 1.0, 1.0, 1, "0")
 
 rng = random.Random(os.getpid())
 names = sys.argv[2:]

@@ -20,9 +20,11 @@ from decoders.remask import RunningConfidence
 from decoders.rules.remasking import Wino
 from decoders.rules.schedules import MaskGit
 from parallelbench.__main__ import main
-from parallelbench.records.record import read_run
+from parallelbench.records.files import to_json
+from parallelbench.records.record import prompt_sha, read_run
 from parallelbench.records.trace import MAX_OPEN, TRACES, Trace, expected, is_of, replay
 from parallelbench.report.page import viewer
+from parallelbench.report.trace_view import find_record
 from parallelbench.run import tracing
 from parallelbench.run.recorder import StepRecorder
 from parallelbench.tasks import Sample
@@ -334,8 +336,10 @@ def test_what_is_not_there_is_said_in_a_sentence(cli, made: Path, tmp_path: Path
         assert code == 2 and err.startswith("error: ") and said in err
     other = tmp_path / "other"
     cli("run", "limit=4", "suite.tasks=[waiting_line/shuffle]", "out_dir=other")
-    text = (other / "samples.jsonl").read_text()
-    (other / "samples.jsonl").write_text(text.replace('"prompt_sha": "', '"prompt_sha": "x'))
+    text, record = (other / "samples.jsonl").read_text(), find_record(read_run(other), "0/1")
+    (other / "samples.jsonl").write_text(
+        text.replace(record.prompt_sha, prompt_sha("x")).replace(to_json(record.prompt), '"x"')
+    )
     code, _, err = cli("trace", run, "shuffle/0/1", f"other={other}")
     assert code == 2 and "has another prompt for waiting_line/shuffle/0/1" in err
 
@@ -351,6 +355,7 @@ def hostile_copy(made: Path, folder: Path) -> Path:
     lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     for line in lines:
         line |= {key: line[key] + HOSTILE for key in ("prompt", "target", "completion")}
+        line["prompt_sha"] = prompt_sha(line["prompt"])
     (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 

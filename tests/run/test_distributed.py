@@ -143,7 +143,7 @@ def test_a_record_scored_again_is_not_replaced_by_its_shard(tmp_path: Path, cli)
     cli("run", *SMALL, "out_dir=run")
     folder = tmp_path / "run"
     first = read_run(folder).records[0]
-    SAMPLES.append(folder, [replace(first, scores={"score": -1.0, "score_strict": -1.0})], shard=0)
+    SAMPLES.append(folder, [replace(first, scores={"score": 0.25, "score_strict": 0.25})], shard=0)
     assert read_run(folder).records[0] == first and len(read_run(folder).records) == 6
 
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from parallelbench.records.facts import Facts, knobs_of
-from parallelbench.records.record import Record, Run
+from parallelbench.records.record import Record, Run, prompt_sha
 from parallelbench.report.best_knob import ORACLE, oracle_rows
 from parallelbench.report.compare import compare
 from parallelbench.stats.metrics import ALL
@@ -183,8 +183,8 @@ def write_run(folder: Path, score: list[float], nfe: int, tau: float, **changes:
             id=f"{tasks[i % len(tasks)]}/0/{i}",
             task=tasks[i % len(tasks)],
             task_version=str(changed["version"]),
-            prompt="",
-            prompt_sha=f"{i}",
+            prompt=f"{i}",
+            prompt_sha=prompt_sha(f"{i}"),
             data={},
             target="",
             completion="",
