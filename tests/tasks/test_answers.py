@@ -61,6 +61,16 @@ FORMS = {
     "asserts": f"```python\n{WHOLE}\nassert total([1]) == 1\n```",
     "html": f"<code>\n{WHOLE}\n</code>",
     "cutsecond": f"```python\n{WHOLE}\n```\n```python\ndef total(xs):\n    return (",
+    "helper in a block before": (
+        "```python\ndef times(x):\n    return x\n```\nThen:\n```python\ndef total(xs):\n    return times(sum(xs))\n```"
+    ),
+    "import in a block before": (
+        "```python\nfrom math import floor as f\n```\n```python\ndef total(xs):\n    return f(sum(xs)) * 1.0\n```"
+    ),
+    "example that fails": f"```python\n{WHOLE}\n```\n```python\nassert total([1]) == 5\n```",
+    "future": f"```python\nfrom __future__ import annotations\n{WHOLE}\n```",
+    "hard spaces": "```python\ndef total(xs):\n\u00a0\u00a0\u00a0 return\u00a0sum(xs)\n```",
+    "no width": f"```python\n\ufeff\u200b{WHOLE}\n```",
     "firstbroken": f"```python\ndef total(xs):\n    return (\n```\n```python\n{WHOLE}\n```",
 }
 

@@ -17,15 +17,18 @@ SPECIAL = re.compile(
     r"<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|</?s>|<eos>|<pad>|<(?:end|start)_of_turn>|<\|?mdm_mask\|?>"
     r"|\[/?(?:EOS|INST|PAD|BEGIN|DONE|ANSWER|PYTHON|CODE)\]"
 )
+FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
+UNSEEN = str.maketrans({"\u00a0": " ", **dict.fromkeys("\u200b\u2060\ufeff")})  # spaces that Python does not know
 QUOTE = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
 
 
 def programs(text: str, function: str = r"\w+") -> list[str]:
-    """What an answer may mean, best guess first. Of two blocks that define the function, the first; then blocks that
-    define none, then the text without them. What stands before the end of a thought is no answer."""
+    """What an answer may mean, best guess first: of the blocks that define the function the first, with those that do
+    not; then each alone; then the text without blocks. What stands before the end of a thought is no answer."""
     text = text[:LONGEST].replace("\r\n", "\n")
     text = text[[0, *(match.end() for match in THOUGHT.finditer(text))][-1] :]
-    parts = [part for one in dict.fromkeys([text, SPECIAL.sub("\n", text)]) for part in _parts(one)]
+    ways = dict.fromkeys([text, SPECIAL.sub("\n", text).translate(UNSEEN)])
+    parts = [part for way in ways for part in (*_whole(way, function), *_parts(way))]
     ranked = [part for part in parts if defines(part, function)] + [
         part for part in parts if not defines(part, function)
     ]
@@ -36,6 +39,14 @@ def programs(text: str, function: str = r"\w+") -> list[str]:
 def blocks(text: str) -> list[str]:
     """Contents of the fenced blocks whose fences begin a line; the last may lack its end."""
     return re.findall(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", text, re.DOTALL | re.MULTILINE)
+
+
+def _whole(text: str, function: str) -> list[str]:
+    """The first block that defines the function, and the others that can be parsed and do not define it, as one."""
+    found = [block for block in map(textwrap.dedent, blocks(text)) if parsed(block)]
+    first = next((block for block in found if defines(block, function)), None)
+    kept = [block for block in found if block is first or not defines(block, function)]
+    return ["\n".join(kept)] if first and len(kept) > 1 else []
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -117,7 +128,7 @@ def humaneval_programs(prompt: str, function: str, text: str) -> list[str]:
     found = programs(text, re.escape(function))
     head = [match.start() for match in re.finditer(rf"^(?:async )?def {re.escape(function)}\b", prompt, re.MULTILINE)]
     before = prompt[: head[-1]] if head else prompt
-    whole = [f"{before}\n\n{textwrap.dedent(code)}" for code in found if defines(code, re.escape(function))]
+    whole = [_behind(before, textwrap.dedent(code)) for code in found if defines(code, re.escape(function))]
     if whole:
         return whole
     bodies = []
@@ -130,6 +141,11 @@ def humaneval_programs(prompt: str, function: str, text: str) -> list[str]:
         for part in dict.fromkeys(bodies)
         for way in (part, "    " + part.lstrip(), textwrap.indent(textwrap.dedent(part), "    "))
     ] or [prompt]
+
+
+def _behind(before: str, code: str) -> str:
+    """Code behind other code, with its imports from `__future__` in front of both, where they have to be."""
+    return f"{''.join(FUTURE.findall(code))}{before}\n\n{FUTURE.sub('', code)}"
 
 
 def called_names(tests: str, own: str = "") -> list[str]:

@@ -56,7 +56,7 @@ class HumanEval(Checked):
     memory_mb: Megabytes = 512
     unsandboxed: bool = False
     name: str = "humaneval"
-    version: str = "2"
+    version: str = "3"
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
         check_sandbox(self.unsandboxed, tuple(self.packages))
@@ -99,7 +99,7 @@ class Mbpp(Checked):
     memory_mb: Megabytes = 512
     unsandboxed: bool = False
     name: str = "mbpp"
-    version: str = "2"
+    version: str = "3"
 
     def samples(self, limit: int, seed: int) -> list[Sample]:
         check_sandbox(self.unsandboxed, tuple(self.packages))
