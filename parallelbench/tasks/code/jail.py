@@ -180,5 +180,5 @@ def refuse(event: str, arguments: tuple) -> None:
     writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     if (writes or event in CHANGES) and isinstance(arguments[0], str | bytes):
         path = os.path.realpath(os.fsdecode(arguments[0]))
-        if path != os.devnull and not path.startswith(WORK):
+        if path != os.devnull and not f"{path}{os.sep}".startswith(WORK):
             raise PermissionError(f"{event} of {path} is not allowed here")

@@ -27,7 +27,11 @@ SMALL = 1 << 62  # integers up to it are written as numbers
 STATES: dict[str, Callable[[Any], tuple]] = {
     "builtins.complex": lambda value: (value.real, value.imag),
     "builtins.range": lambda value: (value.start, value.stop, value.step),
+    "builtins.slice": lambda value: (value.start, value.stop, value.step),
     **{f"builtins.dict_{name}": lambda value: (tuple(value),) for name in ("keys", "values", "items")},
+    **{f"collections.{name}": lambda value: (dict(value),) for name in ("UserDict", "ChainMap")},
+    "collections.UserList": lambda value: (list(value),),
+    "array.array": lambda value: (value.typecode, value.tolist()),
     "decimal.Decimal": lambda value: (str(value),),
     "fractions.Fraction": lambda value: (value.numerator, value.denominator),
     "datetime.date": lambda value: (value.year, value.month, value.day),
@@ -40,8 +44,8 @@ MAKERS: dict[str, Callable[..., Any]] = {  # where it is not the type itself
     "builtins.dict_keys": lambda items: dict.fromkeys(items).keys(),
     "builtins.dict_values": lambda items: dict(enumerate(items)).values(),
     "builtins.dict_items": lambda items: dict(items).items(),
-    "datetime.datetime": lambda text: _found("datetime", "datetime.fromisoformat")(text),
-    "datetime.time": lambda text: _found("datetime", "time.fromisoformat")(text),
+    "datetime.datetime": lambda text: library("datetime", "datetime.fromisoformat")(text),
+    "datetime.time": lambda text: library("datetime", "time.fromisoformat")(text),
     "numpy.ndarray": lambda kind, shape, data: _array(kind, shape, data),
 }
 NUMBERS = "biufc"  # the kinds of arrays that are copied
@@ -146,6 +150,8 @@ class Peer:
                 self._fill(shared.all[number], state, shared)
             if kind != "raise":
                 return value
+            if self.is_tests and name != "next" and isinstance(value, StopIteration):  # as in a generator (PEP 479)
+                raise RuntimeError(f"the program's {name} raised StopIteration")  # else a map() of the tests ends
             raise value if isinstance(value, BaseException) else TypeError(f"{value!r} is no exception")
 
     def serve(self) -> None:
@@ -249,13 +255,13 @@ class Peer:
             record = cast(Any, collections).namedtuple(content[0], content[1:])  # which checks that these are names
             return record(*(self.unpack(item, shared) for item in more[0]))
         if kind == "value" and content in STATES:
-            make = MAKERS.get(content) or _found(*content.split("."))
+            make = MAKERS.get(content) or library(*content.split("."))
             return make(*(self.unpack(part, shared) for part in more[0]))
         if kind == "error":
             return self._error(*(self.unpack(part, shared) for part in (content, *more)))
         if kind == "class":
             return self._stand_in(content, *more[:2], *(self.unpack(base, shared) for base in more[2]))
-        if kind == "named" and (found := (_plain_type if self.is_tests else _found)(content, *more)) is not None:
+        if kind == "named" and (found := (_plain_type if self.is_tests else library)(content, *more)) is not None:
             return found
         raise ValueError(f"a value of kind {kind!r}")
 
@@ -272,8 +278,8 @@ class Peer:
 
     def _stand_in(self, key: int, module: str, name: str, *bases: type) -> type:
         """The class of an exception of the other end: the library's, where it is loaded here, or one like it, which is
-        a RuntimeError too."""
-        if module.partition(".")[0] in sys.stdlib_module_names:
+        a RuntimeError too. unittest's are orders to who runs the tests, such as to skip one."""
+        if module.partition(".")[0] in sys.stdlib_module_names - {"unittest"}:
             found = getattr(sys.modules.get(module), name, None)
             if isinstance(found, type) and issubclass(found, BaseException):
                 return found
@@ -322,13 +328,17 @@ def _where(value: Any) -> tuple[str, str] | None:
     module, name = getattr(value, "__module__", None) or "builtins", getattr(value, "__qualname__", "")
     if isinstance(value, kinds) and module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
         with contextlib.suppress(AttributeError):
-            return (module, name) if _found(module, name) is value else None
+            return (module, name) if library(module, name) is value else None
     return None
 
 
-def _found(module: str, name: str) -> Any:
-    found = importlib.import_module(module)
-    return operator.attrgetter(name)(found) if name else found
+def library(module: str, name: str = "") -> Any:
+    """What the library has under this name. Raises ValueError where it has no such module here."""
+    try:
+        inner = importlib.import_module(module)
+    except ImportError as error:  # which, in the tests' process, would be taken for one of the tests
+        raise ValueError(f"no module {module}") from error
+    return operator.attrgetter(name)(inner) if name else inner
 
 
 def _plain_type(module: str, name: str) -> type | None:
@@ -338,7 +348,7 @@ def _plain_type(module: str, name: str) -> type | None:
     if is_error or (found and (name in PLAIN_TYPES or name in MUTABLE)):
         return found
     is_value = f"{module}.{name}" in STATES or (module == "collections" and name in MUTABLE)
-    return _found(module, name) if is_value and module != "builtins" else None
+    return library(module, name) if is_value and module != "builtins" else None
 
 
 def _array(kind: str, shape: list[int], data: bytes) -> Any:

@@ -7,12 +7,14 @@ way to the descriptor on which the tests' process answers: `R` once it is locked
 the program.
 """
 
+import ast
 import builtins
 import contextlib
 import importlib
 import importlib.util
 import json
 import os
+import socket
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +72,29 @@ class Finder:
         return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inner)
 
 
+class PipeEnd:
+    """What asyncio's event loop wants of a pair of sockets, which it only wakes itself with, and which is refused here:
+    the first is read, the second written."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def setblocking(self, flag: bool) -> None:
+        os.set_blocking(self.descriptor, flag)
+
+    def recv(self, size: int) -> bytes:
+        return os.read(self.descriptor, size)
+
+    def send(self, data: bytes) -> int:
+        return os.write(self.descriptor, data)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
 class Channel:
     """Messages as JSON through two pipes."""
 
@@ -114,6 +139,7 @@ def _read(source: int, size: int) -> bytes:
 
 def serve_program(programs: Sequence[str], ends: tuple[int, int]) -> None:
     """Runs the program when asked to, answers for it until the tests are through, and ends the process."""
+    socket.socketpair = lambda *_: map(PipeEnd, os.pipe())  # type: ignore[assignment]
     channel = Channel(*ends)
     peer = peers.Peer(channel.send, channel.receive, is_tests=False)
     peer.operations["load"] = lambda names, asked: load(programs, names, asked)
@@ -167,8 +193,9 @@ def run_tests(channel: Channel, tests: str, setup: str, asked: Sequence[str]) ->
         peer = peers.Peer(channel.send, channel.receive, is_tests=True)
         offered, modules = peer.ask("load", sorted(names), list(asked))
         scope |= {name: value for name, value in offered.items() if name in names}
-        known = names & set(modules) & sys.stdlib_module_names
-        scope |= {name: importlib.import_module(name) for name in known}
+        known = (names & sys.stdlib_module_names) - set(asked)
+        used = {name for name in known & offered.keys() if is_used_as_module(name, tests)}
+        scope |= {name: peers.library(name) for name in known & {*modules, *used}}
         exec(code, scope)
     except peers.Gone:
         return "gone"
@@ -180,6 +207,14 @@ def run_tests(channel: Channel, tests: str, setup: str, asked: Sequence[str]) ->
             return f"imports {error.name or error}"
         return "failed"
     return "gone" if channel.gone else "passed"
+
+
+def is_used_as_module(name: str, tests: str) -> bool:
+    """Whether all that tests take from a name is what the library's module of that name has. Then they mean the module,
+    and not a class of the program's with functions of the same names."""
+    nodes = (node for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Attribute))
+    taken = {node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == name}
+    return bool(taken) and taken <= set(dir(peers.library(name)))
 
 
 def names_in(code: types.CodeType) -> set[str]:
