@@ -14,8 +14,8 @@ from decoders.noise import row_seeds
 from decoders.rules.basic import Threshold
 from decoders.spread import NO_CACHE, ONE_WINDOW, Spread
 from decoders.stop import StopRule, StrictEos
-from decoders.types import DecodedRow, Drafted, responses
-from decoders.verified.rounds import Verified, verify
+from decoders.types import DecodedRow, Drafted, in_order, responses
+from decoders.verified.rounds import Verified, verify_queue
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
 from dllm.protocols import DenoisingLM, LanguageModel, Text, check_is_denoiser
@@ -133,13 +133,10 @@ def generate_verified(
     that does not fit it, and an empty prompt.
     """
     check(generate_verified, prompts=prompts, how=how, gen_len=gen_len, batch_size=batch_size, seed=seed)
-    stream, rows = CausalStream(model), list[DecodedRow]()
+    stream = CausalStream(model, drafts=how.drafter is not None)
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
-    seeds = row_seeds(seed, ids)
-    for first in range(0, len(ids), batch_size):
-        batch = slice(first, first + batch_size)
-        rows += verify(stream, how, ids[batch], [gen_len] * len(ids[batch]), seeds[batch])
-    return list(describe(model, rows))
+    turns = verify_queue(stream, how, ids, [gen_len] * len(ids), row_seeds(seed, ids), batch_size)
+    return list(describe(model, in_order(turns)))
 
 
 def encode(model: LanguageModel, prompt: Prompt, index: int = 0) -> list[int]:

@@ -39,8 +39,8 @@ from dllm.checkpoint import (
 )
 from dllm.converted.probe import check_forward
 from dllm.converted.storage import refuse_quantised
-from dllm.kv import ColumnCache
-from dllm.layers import hidden_states, use_fast_products_
+from dllm.kv import ColumnCache, OwnCache
+from dllm.layers import hidden_states, moved, use_fast_products_
 from dllm.model import DiffusionLM
 from dllm.spec import SPEC_FILE
 from dllm.text import BackboneLM
@@ -105,7 +105,7 @@ class StreamPlan:
 
     rows: ascending. columns: canvas columns to compute, ascending, whose K/V is overwritten; a shorter row repeats its
     last. want: places among them whose next tokens are asked for. anchors: columns behind each of which a group of
-    `size` MASKs drafts on. all_rows: rows are the whole batch in order.
+    `size` MASKs drafts on. all_rows: rows are the whole batch in order. enters: nothing is kept of the rows yet.
     """
 
     rows: Int[Tensor, " R"]
@@ -114,17 +114,21 @@ class StreamPlan:
     anchors: Int[Tensor, "R A"]
     size: int
     all_rows: bool
+    enters: bool
 
 
 class CausalStream:
     """The causal mode of a model: all there is to a `CausalLM`, the settled columns of a context-causal `DiffusionLM`,
     whose MASKs draft in the same forward.
 
-    group: MASKs that a model which can draft has in a block, 0 where it cannot. shift: as in `ModelSpec`. Raises
-    ValueError for a model without a causal mode, and for one that cannot take drafts back.
+    drafts: whether forwards may hold drafts, whose columns are computed again. A `CausalLM` without them runs as it is,
+        so that windows of attention, ALiBi, states and rescaled logits are its own affair.
+    group: MASKs that a model which can draft has in a block, 0 where it cannot. shift: as in `ModelSpec`.
+
+    Raises ValueError for a model without a causal mode, and with drafts for one that cannot take them back.
     """
 
-    def __init__(self, model: object) -> None:
+    def __init__(self, model: object, drafts: bool = True) -> None:
         if isinstance(model, DiffusionLM):
             spec, self.shift, self.group = model.spec, model.spec.shift, model.spec.block or 0
             if not spec.context_causal or spec.mix:
@@ -136,12 +140,13 @@ class CausalStream:
         elif isinstance(model, CausalLM):
             self.shift, self.group, self.mask_id = 0, 0, model.pad_id
             self.eos_ids, self.pad_id = model.eos_ids, model.pad_id
-            _check_takes_drafts_back(model)
+            if drafts:
+                _check_takes_drafts_back(model)
         else:
             raise ValueError(f"a {type(model).__name__} has no causal mode to verify drafts with; use model=tiny_ar")
         self.model: DiffusionLM | CausalLM = model
-        self._head = model.head
-        if isinstance(model, CausalLM) and not self._keeps_columns():
+        self._as_it_is = isinstance(model, CausalLM) and not drafts
+        if isinstance(model, CausalLM) and drafts and not self.is_exact():
             raise ValueError(
                 f"model {model.name!r} gives other logits where a mask of ours says what it sees, so it cannot verify "
                 "drafts; use decoder=ar"
@@ -151,8 +156,10 @@ class CausalStream:
     def device(self) -> torch.device:
         return self.model.device
 
-    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int, spare: int) -> ColumnCache:
+    def new_kv(self, prompt_len: Int[Tensor, " B"], length: int, spare: int) -> ColumnCache | OwnCache:
         """An empty cache for canvases of `length` columns, with room for `spare` columns of groups in a forward."""
+        if self._as_it_is:
+            return OwnCache(self.model.backbone)
         if isinstance(self.model, DiffusionLM):
             kv = self.model.new_kv(prompt_len, length + spare)
             assert kv is not None
@@ -160,8 +167,15 @@ class CausalStream:
         columns = torch.arange(length + spare, device=prompt_len.device).expand(len(prompt_len), -1)
         return ColumnCache(self.model.backbone.config.num_hidden_layers, columns)
 
+    def renew_kv(self, kv: ColumnCache | OwnCache, rows: Int[Tensor, " N"], prompt_len: Int[Tensor, " N"]) -> None:
+        """Drops what is kept of some rows, which begin prompts of these lengths. Where positions are those of the
+        canvas, nothing reads what another prompt left there."""
+        if isinstance(self.model, DiffusionLM):
+            assert isinstance(kv, ColumnCache)
+            self.model.renew_kv(kv, rows, prompt_len)
+
     def logits(
-        self, canvas: Int[Tensor, "B T"], plan: StreamPlan, kv: ColumnCache
+        self, canvas: Int[Tensor, "B T"], plan: StreamPlan, kv: ColumnCache | OwnCache
     ) -> tuple[Float[Tensor, "R W V"], Float[Tensor, "R A G V"]]:
         """One forward: logits for the token behind each wanted column, which see what stands before it, and for the
         tokens that the MASKs of each group stand for, which see what stands up to their anchor and each other.
@@ -172,6 +186,9 @@ class CausalStream:
         length, groups = canvas.shape[1], plan.anchors.shape[1]
         pick = (lambda t: t) if plan.all_rows else (lambda t: t[plan.rows])
         columns, device = plan.columns, canvas.device
+        if isinstance(kv, OwnCache):
+            logits = kv.next_logits(pick(canvas).gather(1, columns), plan.want[:, 0], plan.rows, plan.enters)
+            return moved(logits, device), logits.new_empty((*plan.anchors.shape, plan.size, logits.shape[-1]))
         behind = plan.anchors[..., None] + torch.arange(1, plan.size + 1, device=device)
         drafted = torch.full_like(behind.flatten(1), self.mask_id)
         embeds = self.model.backbone.get_input_embeddings()(torch.cat([pick(canvas).gather(1, columns), drafted], 1))
@@ -191,25 +208,33 @@ class CausalStream:
             self.model.gate.open_at(drafted)
         hidden = hidden_states(self.model.backbone, embeds, mask[:, None], positions, store)
         wanted = hidden.gather(1, plan.want[..., None].expand(-1, -1, hidden.shape[-1]))
-        logits = self._head(torch.cat([wanted, hidden[:, columns.shape[1] :]], 1))  # the head's weights are read once
+        logits = self.model.head(
+            torch.cat([wanted, hidden[:, columns.shape[1] :]], 1)
+        )  # the head's weights are read once
         return logits[:, : plan.want.shape[1]], logits[:, plan.want.shape[1] :].unflatten(1, (groups, plan.size))
 
     @torch.no_grad()
-    def _keeps_columns(self) -> bool:
-        """Whether two forwards over parts of a text say what one plain forward over all of it says."""
-        backbone, parts = self.model.backbone, []
-        tokens = torch.arange(6, device=self.device)[None] % backbone.config.vocab_size
-        kv, rows = self.new_kv(torch.full_like(tokens[:, 0], 6), 6, 0), torch.zeros_like(tokens[:, 0])
+    def is_exact(self) -> bool:
+        """Whether forwards over parts of two texts say what a plain one says over each. The shorter text goes on alone,
+        and the other begins again beside it."""
+        backbone, device, again = self.model.backbone, self.device, 0 if self._as_it_is else 1
+        tokens = torch.arange(12, device=device).view(2, 6) % self.model.vocab_size
+        steps = (([0, 1], [3, 1], True), ([1], [2], False), ([0], [4], True), ([0, 1], [5, 3], False))
+        kv, found, wanted = self.new_kv(torch.tensor([4, 2], device=device), 6, 0), list[Tensor](), list[Tensor]()
         try:
-            for columns in torch.arange(6, device=self.device)[None].split([4, 2], 1):
-                places = columns - columns[:, :1]
-                plan = StreamPlan(rows, columns, places, columns[:, :0], 0, all_rows=True)
-                parts.append(self.logits(tokens, plan, kv)[0])
-            exact = backbone(input_ids=tokens, use_cache=False).logits.float()
+            plain = [backbone(input_ids=tokens[row : row + 1], use_cache=False).logits[0] for row in (0, 1)]
+            for rows, until, enters in steps:
+                last = torch.tensor(until, device=device)[:, None]
+                first = last * 0 if enters else last - again
+                columns = torch.minimum(first + torch.arange(int((last - first).max()) + 1, device=device), last)
+                number = torch.tensor(rows, device=device)
+                plan = StreamPlan(number, columns, last - first, columns[:, :0], 0, len(rows) == 2, enters)
+                found.append(self.logits(tokens, plan, kv)[0][:, 0].float())
+                wanted += [plain[row][column] for row, column in zip(rows, until, strict=True)]
         except Exception:  # an architecture made for other masks and caches may trip over anything
             return False
-        tolerance = 0.01 if backbone.dtype.itemsize == 4 else 0.1
-        return bool((torch.cat(parts, 1).float() - exact).norm() <= tolerance * exact.norm())
+        exact = torch.stack(wanted).float()
+        return bool((torch.cat(found) - exact).norm() <= (0.01 if backbone.dtype.itemsize == 4 else 0.1) * exact.norm())
 
 
 def _check_takes_drafts_back(model: CausalLM) -> None:

@@ -1,11 +1,16 @@
-"""K/V by canvas column: a transformers Cache whose layers overwrite given columns of given rows."""
+"""K/V by canvas column: a transformers Cache whose layers overwrite given columns of given rows. And a model's own
+cache, whose rows come and go."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 
@@ -142,3 +147,101 @@ class ColumnCache(Cache):
         self.rows, self.places = rows, (first[:, None] * length + columns).flatten()
         self.seen = length if seen is None else seen
         return self
+
+
+class OwnCache:
+    """What a model's own cache keeps of rows that grow by one column a forward: keys and values, windows of them, or
+    states. Each column is computed once, from the left, by the forward that the model's `generate` makes."""
+
+    def __init__(self, backbone: PreTrainedModel) -> None:
+        takes = signature(backbone.forward).parameters
+        self._backbone = backbone
+        self._held: _Held | None = None
+        self._name = "cache_params" if "cache_params" in takes else "past_key_values"
+        self._takes_positions, self._takes_last = "position_ids" in takes, "logits_to_keep" in takes
+
+    def next_logits(
+        self, tokens: Int[Tensor, "R C"], last: Int[Tensor, " R"], rows: Int[Tensor, " R"], enters: bool
+    ) -> Float[Tensor, "R 1 V"]:
+        """Logits for the token behind each row's last one.
+
+        tokens: of rows that enter, all up to place `last`; of others the next one. rows: ascending; where they do not
+            enter, all that go on.
+        """
+        if enters:
+            place = torch.arange(1 - tokens.shape[1], 1, device=tokens.device) + last[:, None]
+            held, tokens = _Held(rows, place >= 0, bool((place < 0).any())), tokens.gather(1, place.clamp(min=0))
+        else:
+            assert self._held is not None, "rows have entered"
+            held = self._held
+            held.keep_(rows)
+            held.seen = F.pad(held.seen, (0, 1), value=True)
+        given: dict[str, Any] = {"logits_to_keep": 1} if self._takes_last else {}
+        if self._takes_positions:
+            given["position_ids"] = (held.seen.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+        given["attention_mask"] = held.seen.long() if held.padded else None
+        given |= {self._name: held.cache, "use_cache": True, "is_first_iteration": enters}
+        output = self._backbone(**cast(Any, self._backbone).prepare_inputs_for_generation(tokens, **given))
+        held.cache = output[self._name]
+        self._held = held if self._held is None or not enters else held.beside(self._held)
+        return output.logits[:, -1:]
+
+
+@dataclass
+class _Held:
+    """Rows that end in one column, as those of two texts:
+
+        x x x x x x      seen
+        . . . x x x
+
+    rows: ascending. padded: whether a column is not seen by a row. cache: of transformers, None before a forward.
+    """
+
+    rows: Int[Tensor, " R"]
+    seen: Bool[Tensor, "R S"]
+    padded: bool
+    cache: Any = None
+
+    def keep_(self, rows: Int[Tensor, " N"]) -> None:
+        """Lets all but some rows go, and the columns that they alone saw."""
+        if len(rows) == len(self.rows):
+            return
+        place = torch.searchsorted(self.rows, rows)
+        self.cache.reorder_cache(place)
+        seen = self.seen[place]
+        self.rows, self.seen = rows, seen[:, int(seen.any(0).int().argmax()) :]
+        self.padded = not bool(self.seen.all())
+        self._fit_(self.seen.shape[1])
+
+    def beside(self, before: "_Held") -> "_Held":
+        """These rows and others that go on, of which none has the number of one of these."""
+        staying = before.rows[~torch.isin(before.rows, self.rows)]
+        if not len(staying):
+            return self
+        before.keep_(staying)
+        widths = [held.seen.shape[1] for held in (before, self)]
+        rows = torch.cat([before.rows, self.rows])
+        order = rows.argsort()
+        seen = [F.pad(held.seen, (max(widths) - width, 0)) for held, width in zip((before, self), widths, strict=True)]
+        for held in (before, self):
+            held._fit_(max(widths))
+        for layer, new in zip(before.cache.layers, self.cache.layers, strict=True):
+            tables = [(vars(layer), vars(new))]  # states are in dicts
+            tables += [(kept, vars(new)[name]) for name, kept in vars(layer).items() if isinstance(kept, dict)]
+            for kept, entered in tables:
+                both = {name: (kept[name], entered[name]) for name in kept if isinstance(kept[name], Tensor)}
+                kept |= {name: torch.cat(pair)[order.to(pair[0].device)] for name, pair in both.items() if pair[0].ndim}
+        padded = before.padded or self.padded or widths[0] != widths[1]
+        return _Held(rows[order], torch.cat(seen)[order], padded, before.cache)
+
+    def _fit_(self, width: int) -> None:
+        """Gives keys and values so many columns, cut or padded on the left; those of a window at most its own."""
+        for layer in self.cache.layers:
+            window = getattr(layer, "sliding_window", None)
+            columns = width if window is None else min(width, window - 1)
+            for name in ("keys", "values", "indexer_keys"):
+                kept = getattr(layer, name, None)
+                if isinstance(kept, Tensor) and kept.numel() and kept.shape[-2] != columns:
+                    setattr(layer, name, F.pad(kept, (0, 0, columns - kept.shape[-2], 0)))
+            if window is not None:
+                layer.cumulative_length = width  # by which masks are made

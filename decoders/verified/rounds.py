@@ -5,9 +5,10 @@ The last settled token of a row has no K/V yet, so a forward computes it and the
 to the first rejected draft and is overwritten from there, so no column is computed twice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -16,10 +17,11 @@ from torch.nn import functional as F
 from decoders.logits import inverse_cdf
 from decoders.noise import Noise
 from decoders.state import NEVER
-from decoders.types import DecodedRow, Drafted
+from decoders.types import DecodedRow, Drafted, Turn, in_order, without_gradients
 from decoders.verified.accept import GREEDY, Sampling, Verdict, accept_greedy, accept_sampled
 from decoders.verified.drafters import Drafter, Proposal, Text
 from dllm.causal import CausalStream, StreamPlan
+from dllm.kv import ColumnCache, OwnCache
 from dllm.plan import alike, padding_on
 from dllm.spec import is_one_of
 from dllm.validation import Checked, NonNegative
@@ -39,7 +41,6 @@ class Verified(Checked):
     tie: NonNegative = 1e-4
 
 
-@torch.inference_mode()
 def verify(
     stream: CausalStream,
     how: Verified,
@@ -53,54 +54,92 @@ def verify(
     and queried columns do not depend on the other rows; its randomness comes from its seed. Raises ValueError for an
     empty prompt, a response without columns, and a drafter that cannot draft for this verifier.
     """
-    rounds = _Rounds(stream, how, prompts, gen_lens, seeds)
-    while not rounds.done.all():
-        rounds.propose_()
-        for rows, guess in rounds.parts():
-            rounds.forward_(rows, guess)
-    return rounds.results()
+    return list(in_order(verify_queue(stream, how, prompts, gen_lens, seeds, len(prompts))))
+
+
+def verify_queue(
+    stream: CausalStream,
+    how: Verified,
+    prompts: Sequence[Sequence[int]],
+    gen_lens: Sequence[int],
+    seeds: Sequence[int],
+    slots: int,
+) -> Iterator[Turn[DecodedRow]]:
+    """`verify`, at most `slots` rows at once. A row that ends is handed out, and its slot takes the next prompt. Raises
+    ValueError at the call."""
+    for row, (prompt, gen_len) in enumerate(zip(prompts, gen_lens, strict=True)):
+        if not len(prompt) or gen_len < 1:
+            raise ValueError(f"prompt {row} has {len(prompt)} tokens, its response {gen_len}; give at least 1 each")
+    slots = min(slots, len(prompts))
+    length = max((len(prompt) + gen_len for prompt, gen_len in zip(prompts, gen_lens, strict=True)), default=0)
+    rounds = _Rounds(stream, how, slots, length)
+
+    def turns() -> Iterator[Turn[DecodedRow]]:
+        free, waiting, held = list(range(slots)), iter(range(len(prompts))), dict[int, int]()
+        while True:
+            entering = dict(zip(free, waiting, strict=False))
+            if entering:
+                coming = [(prompts[place], gen_lens[place], seeds[place]) for place in entering.values()]
+                rounds.enter_(list(entering), coming)
+            held |= entering
+            if not held:
+                return
+            rounds.propose_()
+            for rows, guess, enters in rounds.parts():
+                rounds.forward_(rows, guess, enters)
+            free, live = rounds.ended(held), list(held.values())
+            yield Turn(live, {held.pop(slot): rounds.result(slot) for slot in free})
+
+    return without_gradients(turns())
 
 
 class _Rounds:
-    """The state of one call: B rows over a right-padded canvas.
+    """The state of a call: a row in each slot, over a canvas of `length` columns that is padded on the right.
 
     last: column of each row's last settled token, whose K/V is not stored yet. stored: columns that have theirs, from
     the first. end: the column behind its response. alone: rows whose next forward looks at a near tie again. drafts,
     count: of the next forward; drawn from `q` where that is given. nfe, queried, committed_at, log: see `DecodedRow`.
     """
 
-    def __init__(
-        self,
-        stream: CausalStream,
-        how: Verified,
-        prompts: Sequence[Sequence[int]],
-        gen_lens: Sequence[int],
-        seeds: Sequence[int],
-    ) -> None:
-        for row, (prompt, gen_len) in enumerate(zip(prompts, gen_lens, strict=True)):
-            if not len(prompt) or gen_len < 1:
-                raise ValueError(f"prompt {row} has {len(prompt)} tokens, its response {gen_len}; give at least 1 each")
+    def __init__(self, stream: CausalStream, how: Verified, slots: int, length: int) -> None:
         self.stream, self.how = stream, how
         self.ahead = None if how.drafter is None else how.drafter.ahead
         size = 0 if how.drafter is None else how.drafter.size(stream)
         self.masks = 0 if self.ahead is None else size + 1 - stream.shift  # of a group
-        device = stream.device
-        self.prompt_len = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        self.end = self.prompt_len + torch.tensor(list(gen_lens), device=device)
-        length = int(self.end.max())
-        padded = [[*prompt, *[stream.pad_id] * (length - len(prompt))] for prompt in prompts]
-        self.canvas = torch.tensor(padded, device=device)
-        spare = self.masks * (size + 1 if self.ahead == "all" else 1)
-        self.kv = stream.new_kv(self.prompt_len, length, spare)
-        self.last, self.stored = self.prompt_len - 1, torch.zeros_like(self.end)
-        self.done = torch.zeros_like(self.end, dtype=torch.bool)
-        self.alone = self.done.clone()
-        self.drafts, self.count = self.canvas.new_zeros(len(prompts), size), torch.zeros_like(self.end)
+        self.spare = self.masks * (size + 1 if self.ahead == "all" else 1)
+        zeros = torch.zeros(slots, dtype=torch.long, device=stream.device)
+        self.prompt_len, self.end, self.last, self.stored = (zeros.clone() for _ in range(4))
+        self.seeds, self.nfe, self.queried, self.count = (zeros.clone() for _ in range(4))
+        self.done, self.alone = zeros == 0, zeros == 1
+        self.canvas = zeros.new_zeros(slots, length)
+        self.committed_at = self.canvas.clone()
+        self.drafts = zeros.new_zeros(slots, size)
         self.q: Float[Tensor, "B K V"] | None = None
-        self.seeds = torch.tensor(list(seeds), device=device)
-        self.nfe, self.queried = torch.zeros_like(self.end), torch.zeros_like(self.end)
-        self.committed_at = torch.full_like(self.canvas, NEVER)
-        self.log: list[list[Drafted]] = [[] for _ in prompts]
+        self.log: list[list[Drafted]] = [[] for _ in range(slots)]
+        self.kv: ColumnCache | OwnCache | None = None
+
+    def enter_(self, slots: list[int], coming: Sequence[tuple[Sequence[int], int, int]]) -> None:
+        """Begins rows in slots, ascending, that are free. coming: each one's prompt, most tokens and seed."""
+        into, length = torch.tensor(slots, device=self.last.device), self.canvas.shape[1]
+        padded = [[*prompt, *[self.stream.pad_id] * (length - len(prompt))] for prompt, _, _ in coming]
+        prompt_len, gen_len, seed = into.new_tensor([(len(prompt), *numbers) for prompt, *numbers in coming]).T
+        self.canvas[into] = into.new_tensor(padded)
+        self.prompt_len[into], self.last[into], self.end[into] = prompt_len, prompt_len - 1, prompt_len + gen_len
+        self.seeds[into], self.committed_at[into] = seed, NEVER
+        self.done[into] = self.alone[into] = False
+        for counts in (self.stored, self.nfe, self.queried, self.count):
+            counts[into] = 0
+        for slot in slots:
+            self.log[slot] = []
+        if self.kv is None:
+            self.kv = self.stream.new_kv(self.prompt_len, length, self.spare)
+        else:
+            self.stream.renew_kv(self.kv, into, prompt_len)
+
+    def ended(self, among: Iterable[int]) -> list[int]:
+        """Slots, ascending, whose rows have ended."""
+        done = self.done.tolist()
+        return sorted(slot for slot in among if done[slot])
 
     def propose_(self) -> None:
         """Asks the drafter for drafts of rows that can take any."""
@@ -114,24 +153,24 @@ class _Rounds:
             self.queried[rows] += proposal.queried
             self._take_(rows, proposal)
 
-    def parts(self) -> Iterator[tuple[Int[Tensor, " R"], bool]]:
-        """Rows of each forward of a round, and whether it drafts too. Prompts of much different lengths enter
-        apart (`dllm.plan.alike`)."""
+    def parts(self) -> Iterator[tuple[Int[Tensor, " R"], bool, bool]]:
+        """Rows of each forward of a round, whether it drafts too, and whether they enter. Prompts enter in forwards of
+        their own, and apart from those of much different lengths (`dllm.plan.alike`)."""
         guess = ~self.alone & (self.end - self.last > 3)  # behind this forward's token there is room for a draft
         if self.ahead is None:
             guess = torch.zeros_like(guess)
         elif self.ahead == "none":
             guess = guess & (self.count == 0)
-        for drafts, chosen in ((True, guess), (False, ~guess)):
-            rows = (chosen & ~self.done).nonzero()[:, 0]
-            if (padding := padding_on(rows.device)) is not None:
-                lead = (self.last - self.stored)[rows].numpy()
-                yield from ((rows[torch.from_numpy(group)], drafts) for group in alike(lead, padding))
-            elif len(rows):
-                yield rows, drafts
+        numbers = torch.stack([self.done, guess, self.stored, self.last]).cpu().numpy()
+        live, guesses, stored, last = numbers[0] == 0, numbers[1] > 0, numbers[2], numbers[3]
+        for drafts, enters in ((True, False), (False, False), (True, True), (False, True)):
+            rows = np.flatnonzero(live & (guesses == drafts) & ((stored == 0) == enters))
+            for group in alike((last - stored)[rows], padding_on(self.last.device)):
+                yield torch.from_numpy(rows[group]).to(self.last.device), drafts, enters
 
-    def forward_(self, rows: Int[Tensor, " R"], guess: bool) -> None:
+    def forward_(self, rows: Int[Tensor, " R"], guess: bool, enters: bool) -> None:
         """One forward: verifies the drafts of the rows, writes what stays, and with `guess` makes their next drafts."""
+        assert self.kv is not None, "rows have entered"
         last, stored, end = self.last[rows], self.stored[rows], self.end[rows]
         count = torch.minimum(self.count[rows], end - last - 2).clamp(min=0)
         width = int(count.max())
@@ -144,7 +183,7 @@ class _Rounds:
         want = lead[:, None] + torch.minimum(places, count[:, None])
         anchors = (stored[:, None] + want)[:, slice(None) if self.ahead == "all" else slice(-1, None)]
         anchors = anchors if guess else anchors[:, :0]
-        plan = StreamPlan(rows, columns, want, anchors, self.masks, len(rows) == len(self.done))
+        plan = StreamPlan(rows, columns, want, anchors, self.masks, len(rows) == len(self.done), enters)
         logits, guesses = self.stream.logits(self.canvas, plan, self.kv)
         groups = torch.zeros_like(count) if not guess else count + 1 if self.ahead == "all" else torch.ones_like(count)
         self.nfe[rows] += 1
@@ -169,18 +208,14 @@ class _Rounds:
             count = usable * group.shape[1]
             self._take_(rows, Proposal(None, group, count, torch.zeros_like(count)))
 
-    def results(self) -> list[DecodedRow]:
-        rows = []
-        for row, (prompt_len, last, end) in enumerate(
-            zip(*(t.tolist() for t in (self.prompt_len, self.last, self.end)), strict=True)
-        ):
-            tokens = self.canvas[row, prompt_len : last + 1].tolist()
-            ended = tokens[-1] in self.stream.eos_ids
-            committed = self.committed_at[row, prompt_len:end].tolist()
-            tokens, stopped_by = (tokens[:-1], "eos") if ended else (tokens, "length")
-            nfe, queried = int(self.nfe[row]), int(self.queried[row])
-            rows.append(DecodedRow(tokens, committed, nfe, queried, stopped_by, tuple(self.log[row])))
-        return rows
+    def result(self, slot: int) -> DecodedRow:
+        numbers = (self.prompt_len, self.last, self.end, self.nfe, self.queried)
+        prompt_len, last, end, nfe, queried = torch.stack([number[slot] for number in numbers]).tolist()
+        tokens = self.canvas[slot, prompt_len : last + 1].tolist()
+        ended = tokens[-1] in self.stream.eos_ids
+        tokens, stopped_by = (tokens[:-1], "eos") if ended else (tokens, "length")
+        committed = self.committed_at[slot, prompt_len:end].tolist()
+        return DecodedRow(tokens, committed, nfe, queried, stopped_by, tuple(self.log[slot]))
 
     def _noise(self, rows: Int[Tensor, " R"]) -> Noise:
         return Noise(self.seeds[rows], self.nfe[rows])
@@ -215,6 +250,8 @@ class _Rounds:
         where[rows[row], last[row] + 1 + place] = values[row, place]
 
     def _log_(self, rows: Tensor, drafts: Tensor, count: Tensor, accepted: Tensor, tied: Tensor) -> None:
+        if self.how.drafter is None:
+            return
         numbers = torch.stack([rows, self.nfe[rows] - 1, count, accepted, tied.long()], 1).tolist()
         for (row, forward, drafted, kept, is_tied), tokens in zip(numbers, drafts.tolist(), strict=True):
             if drafted or is_tied:

@@ -1,24 +1,20 @@
-"""The autoregressive baseline, one token per forward, through transformers' `generate`.
+"""Decoding with causal models: the autoregressive baseline, one token per forward, and what serves the requests of its
+relatives.
 
 Costs are those of `Generation`. nfe: forwards in which a sample took part up to its own EOS; the one over the prompt
 counts and gives the first token. queried: columns that these forwards computed, without padding: the prompt, then one
 per forward and drafted token. committed_at: the forward that gave each token.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
-
-import torch
-from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig
 
 from decoders import NO_CACHE, Generation, StopRule, StrictEos
-from decoders.generation import describe, encode
-from decoders.noise import row_seeds
-from decoders.types import DecodedRow, decoded_row, up_to_eos
-from decoders.verified.rounds import Verified, verify
+from decoders.generation import encode
+from decoders.noise import numbered, row_seeds
+from decoders.types import DecodedRow, Turn, in_order
+from decoders.verified.rounds import Verified, verify, verify_queue
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM, CausalStream
 from dllm.model import DiffusionLM
@@ -26,52 +22,50 @@ from dllm.protocols import LanguageModel
 from dllm.recurrent import RecurrentLM
 from parallelbench.records.facts import Facts
 from parallelbench.records.trace import Step
-from parallelbench.run.generator import Generator, Request, describe_model, draws_of, fingerprint, fitting_prompt_len
+from parallelbench.run.generator import (
+    Generator,
+    Request,
+    describe_model,
+    described,
+    draws_of,
+    fingerprint,
+    fitting_prompt_len,
+)
 from parallelbench.run.recorder import commit_steps
 
-Loop = Callable[[Any, Sequence[Sequence[int]], Sequence[int], Sequence[int]], list[DecodedRow]]
-"""Model, prompts, each one's budget of tokens and which sample of it is asked for, to decoded rows."""
+Loop = Callable[[Sequence[Sequence[int]], Sequence[int], Sequence[int], int], Iterator[Turn[DecodedRow]]]
+"""Prompts, each one's budget of tokens, which sample of it is asked for, and how many are decoded at once, to turns."""
 
 
 @dataclass(frozen=True)
 class Autoregressive:
-    """Greedy decoding, a token per forward, with the K/V of all columns before it; batches are padded on the left.
-
-    A context-causal diffusion model is decoded in its causal mode, by the loop that also verifies drafts.
-    """
+    """Greedy decoding, a token per forward, with the model's own K/V of all columns before it, in the loop that also
+    verifies drafts. A context-causal diffusion model is decoded in its causal mode."""
 
     def bind(
         self, model: LanguageModel, *, cache: CacheStrategy, stop: StopRule, block_len: int | None, seed: int
     ) -> Generator:
         causal = check_causal("decoder=ar", model, cache, stop)
+        stream = CausalStream(causal, drafts=False)
+        if isinstance(causal, CausalLM) and not stream.is_exact():
+            raise ValueError(
+                f"model {causal.name!r} says other things of a text in parts, beside another, than of all of it, so it "
+                "cannot be decoded in batches that are refilled; use a model whose state is in a cache of transformers"
+            )
         facts = Facts(is_baseline=True, is_autoregressive=True)
-        return CausalGenerator(causal, lambda model, prompts, lens, _: self.decode(model, prompts, lens), facts)
+        return CausalGenerator(causal, verifying(stream, Verified(), seed), facts)
 
     def decode(
         self, model: CausalLM | DiffusionLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]
     ) -> list[DecodedRow]:
         """Rows of prompts (token ids), each of at most its own `gen_lens` tokens and up to its first EOS."""
-        if isinstance(model, DiffusionLM):
-            return verify(CausalStream(model), Verified(), prompts, gen_lens, row_seeds(0, prompts))
-        rows = [torch.tensor(list(prompt), device=model.device) for prompt in prompts]
-        ids, seen = (
-            pad_sequence(parts, batch_first=True, padding_value=value, padding_side="left")
-            for parts, value in ((rows, model.pad_id), ([torch.ones_like(row) for row in rows], 0))
-        )
-        greedy = GenerationConfig(
-            do_sample=False,
-            eos_token_id=list(model.eos_ids),
-            pad_token_id=model.pad_id,
-            max_new_tokens=max(gen_lens),
-        )
-        tokens = model.backbone.generate(  # type: ignore[operator]
-            ids, attention_mask=seen, generation_config=greedy
-        )
-        decoded = []
-        for prompt, row, gen_len in zip(prompts, tokens[:, ids.shape[1] :].tolist(), gen_lens, strict=True):
-            answer, nfe = up_to_eos(row, model.eos_ids, gen_len)
-            decoded.append(decoded_row(answer, range(nfe), gen_len, nfe, len(prompt) + nfe - 1))
-        return decoded
+        return verify(CausalStream(model, drafts=False), Verified(), prompts, gen_lens, row_seeds(0, prompts))
+
+
+def verifying(stream: CausalStream, how: Verified, seed: int) -> Loop:
+    return lambda prompts, gen_lens, draws, slots: verify_queue(
+        stream, how, prompts, gen_lens, row_seeds(seed, prompts, draws), slots
+    )
 
 
 @dataclass(frozen=True)
@@ -89,10 +83,11 @@ class CausalGenerator:
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         """Two forwards outside all timing."""
-        self._decode(batch, [min(2, request.gen_len) for request in batch])
+        for _ in self.stream([replace(request, gen_len=min(2, request.gen_len)) for request in batch], len(batch)):
+            pass
 
     def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
-        return self._decode(batch, [request.gen_len for request in batch])
+        return list(in_order(self.stream(batch, len(batch))))
 
     def traced(
         self, batch: Sequence[Request], tell: Callable[[Step], None] | None = None
@@ -112,9 +107,20 @@ class CausalGenerator:
     def fingerprint(self) -> str:
         return fingerprint(self.model, "" if self.drafter is None else fingerprint(self.drafter))
 
-    def _decode(self, batch: Sequence[Request], gen_lens: Sequence[int]) -> Sequence[Generation]:
-        prompts = [encode(self.model, request.messages, i) for i, request in enumerate(batch)]
-        return list(describe(self.model, self.loop(self.model, prompts, gen_lens, draws_of(batch, prompts))))
+    def turns(
+        self,
+        prompts: Sequence[Sequence[int]],
+        gen_lens: Sequence[int],
+        slots: int,
+        draws: Sequence[int] | None = None,
+    ) -> Iterator[Turn[DecodedRow]]:
+        """Decodes prompts, at most `slots` at once. draws: as in `decode`."""
+        return self.loop(prompts, gen_lens, numbered(map(tuple, prompts)) if draws is None else draws, slots)
+
+    def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
+        prompts = [encode(self.model, request.messages, i) for i, request in enumerate(requests)]
+        gen_lens = [request.gen_len for request in requests]
+        return described(self.model, self.turns(prompts, gen_lens, slots, draws_of(requests, prompts)))
 
 
 def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> CausalLM | DiffusionLM:

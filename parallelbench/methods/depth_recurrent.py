@@ -1,7 +1,10 @@
 """Samplers of depth-recurrent models (`decoders.recurrent`) as decoders of a run."""
 
+from collections.abc import Iterator, Sequence
+
 import decoders
 from decoders import NO_CACHE, StopRule, StrictEos
+from decoders.types import DecodedRow, Turn
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
 from dllm.recurrent import RecurrentLM
@@ -40,4 +43,14 @@ def _generator(
         )
     if cache != NO_CACHE or stop != StrictEos():
         raise ValueError(f"{what} keeps its own K/V and stops at its first EOS; use cache=none stop=strict_eos")
-    return CausalGenerator(model, lambda *work: sampler.decode(*work, seed=seed), Facts())
+
+    def loop(
+        prompts: Sequence[Sequence[int]], gen_lens: Sequence[int], draws: Sequence[int], slots: int
+    ) -> Iterator[Turn[DecodedRow]]:
+        """A batch of `slots` prompts in each turn."""
+        for first in range(0, len(prompts), slots):
+            batch = slice(first, first + slots)
+            rows = sampler.decode(model, prompts[batch], gen_lens[batch], draws[batch], seed=seed)
+            yield Turn(range(first, first + len(rows)), dict(enumerate(rows, first)))
+
+    return CausalGenerator(model, loop, Facts())

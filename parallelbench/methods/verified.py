@@ -21,17 +21,15 @@ from decoders import (
     Threshold,
     Verified,
 )
-from decoders.noise import row_seeds
 from decoders.rules.basic import Tau
 from decoders.types import Confidence
 from decoders.verified.ahead import Match, PlanBy
-from decoders.verified.rounds import verify
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream, load_causal
 from dllm.model import DiffusionLM
 from dllm.protocols import DenoisingLM, LanguageModel
 from dllm.validation import Checked, Count, Interval, NonNegative
-from parallelbench.methods.autoregressive import CausalGenerator, check_causal
+from parallelbench.methods.autoregressive import CausalGenerator, check_causal, verifying
 from parallelbench.methods.running import check_blocks
 from parallelbench.records.facts import Facts
 from parallelbench.run.generator import DiffusionGenerator, Generator
@@ -203,9 +201,4 @@ def _generator(
     if how.drafter is not None:
         how.drafter.size(stream)
     facts = Facts(is_autoregressive=is_autoregressive, text_of="" if how.sampling.temperature else "ar")
-    return CausalGenerator(
-        causal,
-        lambda _, prompts, gen_lens, draws: verify(stream, how, prompts, gen_lens, row_seeds(seed, prompts, draws)),
-        facts,
-        drafter,
-    )
+    return CausalGenerator(causal, verifying(stream, how, seed), facts, drafter)

@@ -276,10 +276,12 @@ class DiffusionGenerator(Checked):
         prompts = [encode(self.model, request.messages, i) for i, request in enumerate(requests)]
         gen_lens, forms = [request.gen_len for request in requests], [request.form for request in requests]
         turns = self.turns(prompts, gen_lens, slots, max_steps, recorder, forms, draws_of(requests, prompts))
-        return (
-            Turn(turn.live, dict(zip(turn.ended, describe(self.model, turn.ended.values()), strict=True)))
-            for turn in turns
-        )
+        return described(self.model, turns)
+
+
+def described(model: LanguageModel, turns: Iterator[Turn[DecodedRow]]) -> Iterator[Turn[Generation]]:
+    """The same turns, their rows with text."""
+    return (Turn(turn.live, dict(zip(turn.ended, describe(model, turn.ended.values()), strict=True))) for turn in turns)
 
 
 def draws_of(requests: Sequence[Request], prompts: Sequence[Sequence[int]]) -> list[int]:

@@ -64,7 +64,7 @@ def turns(generator: Generator) -> Iterator[Turn[DecodedRow]]:
         yield from generator.turns(PROMPTS, GEN, SLOTS)
     else:
         assert isinstance(generator, CausalGenerator)
-        yield Turn(range(3), dict(enumerate(generator.loop(generator.model, PROMPTS, GEN, [0] * 3))))
+        yield from generator.turns(PROMPTS, GEN, SLOTS)
 
 
 def fits(kind: str, decoder: str, kept: str, stop: str) -> bool:
