@@ -72,9 +72,10 @@ def verify_queue(
             raise ValueError(f"prompt {row} has {len(prompt)} tokens, its response {gen_len}; give at least 1 each")
     slots = min(slots, len(prompts))
     length = max((len(prompt) + gen_len for prompt, gen_len in zip(prompts, gen_lens, strict=True)), default=0)
-    rounds = _Rounds(stream, how, slots, length)
+    size = 0 if how.drafter is None else how.drafter.size(stream)
 
     def turns() -> Iterator[Turn[DecodedRow]]:
+        rounds = _Rounds(stream, how, slots, length, size)
         free, waiting, held = list(range(slots)), iter(range(len(prompts))), dict[int, int]()
         while True:
             entering = dict(zip(free, waiting, strict=False))
@@ -94,17 +95,17 @@ def verify_queue(
 
 
 class _Rounds:
-    """The state of a call: a row in each slot, over a canvas of `length` columns that is padded on the right.
+    """The state of a call: a row in each slot, over a canvas of `length` columns that is padded on the right, with at
+    most `size` drafts.
 
     last: column of each row's last settled token, whose K/V is not stored yet. stored: columns that have theirs, from
     the first. end: the column behind its response. alone: rows whose next forward looks at a near tie again. drafts,
     count: of the next forward; drawn from `q` where that is given. nfe, queried, committed_at, log: see `DecodedRow`.
     """
 
-    def __init__(self, stream: CausalStream, how: Verified, slots: int, length: int) -> None:
+    def __init__(self, stream: CausalStream, how: Verified, slots: int, length: int, size: int) -> None:
         self.stream, self.how = stream, how
         self.ahead = None if how.drafter is None else how.drafter.ahead
-        size = 0 if how.drafter is None else how.drafter.size(stream)
         self.masks = 0 if self.ahead is None else size + 1 - stream.shift  # of a group
         self.spare = self.masks * (size + 1 if self.ahead == "all" else 1)
         zeros = torch.zeros(slots, dtype=torch.long, device=stream.device)
