@@ -16,7 +16,7 @@ from tqdm import tqdm
 from dllm.validation import shown
 from parallelbench.records.facts import Facts
 from parallelbench.records.files import parse_json, read_bytes, replace_file, to_json
-from parallelbench.records.layout import Choices, Config, Info, SuiteConfig
+from parallelbench.records.layout import Choices, Config, Info, SuiteConfig, Text
 from parallelbench.records.shards import Shards
 from parallelbench.records.typed import typed
 from parallelbench.tasks.base import Sample
@@ -57,7 +57,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     id: str
-    task: str
+    task: Text
     task_version: str
     prompt: str
     prompt_sha: str
@@ -196,7 +196,7 @@ def read_run(folder: Path) -> Run:
     """Reads a run. Raises ValueError naming the file when something is missing, cut off or not a run of this schema."""
     for name in (CONFIG, RUN):
         if not os.path.lexists(folder / name):
-            raise ValueError(f"{folder} is not a run directory: it has no {name}")
+            raise ValueError(f"{folder} is not a run directory: it has no {name}; leave it out")
     info, config = read_info(folder), _read_config(folder)
     try:
         typed(config, SuiteConfig if info["choices"] else Config)

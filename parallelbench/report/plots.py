@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from parallelbench.records.files import replace_file
+from parallelbench.records.files import one_line, replace_file
 from parallelbench.records.record import NEVER
 from parallelbench.report.drawing.axes import by_doubling, end_above_100
 from parallelbench.report.drawing.labels import Box, place
@@ -55,10 +55,11 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
     figure, grid = _grid(len(panels), 4, (3.1, 2.3), (0.0, 0.8))
     for axes, (task, curves) in zip(grid.flat, panels.items(), strict=False):
         _draw_curves(axes, curves, names)
-        axes.set_title(task.split("/")[-1], fontsize=9)
+        axes.set_title(_last(task), fontsize=9)
         axes.set_ylim(-4, 104)
     _finish(figure, grid, len(panels), "tokens per forward", title)
     entries = _entries(grid)
+    names = [name for name in names if name in entries]  # a legend shows none with a dash in front
     figure.legend([entries[name] for name in names], names, loc="outside lower center", ncols=min(len(names), 4))
     return figure
 
@@ -164,6 +165,11 @@ def _grid(count: int, most: int, panel: tuple[float, float], around: tuple[float
     return plt.subplots(rows, columns, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False)
 
 
+def _last(task: str) -> str:
+    """The last part of a task's name."""
+    return one_line(task.split("/")[-1])
+
+
 def _entries(grid: np.ndarray) -> dict[str, Any]:
     """What panels' legends hold, by its labels."""
     return {label: entry for axes in grid.flat for entry, label in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -200,7 +206,7 @@ def task_bars(rows: Mapping[str, Mapping[str, Value]], curves: Sequence[str], ti
         axes.bar(
             at, heights, width, yerr=error, label=name, color=(color, 1 - 0.8 * paler), error_kw={"linewidth": 0.7}
         )
-    axes.set_xticks(range(len(tasks)), [task.split("/")[-1] for task in tasks], rotation=35, ha="right")
+    axes.set_xticks(range(len(tasks)), [_last(task) for task in tasks], rotation=35, ha="right")
     axes.set(ylabel="score, %", title=title, ylim=(0, 106))
     axes.grid(False, axis="x")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -238,7 +244,7 @@ def shares_per_task(panels: Mapping[str, Sequence[Series]], xlabel: str, title: 
     figure, grid = _grid(len(panels), 2 if len(panels) == 4 else 3, (3.9, 3.1), (2.4, 0.6))
     for axes, (task, series) in zip(grid.flat, panels.items(), strict=False):
         _draw_series(axes, series)
-        axes.set_title(task.split("/")[-1], fontsize=9)
+        axes.set_title(_last(task), fontsize=9)
         by_doubling(axes)
     _finish(figure, grid, len(panels), xlabel, title)
     entries = _entries(grid)
@@ -287,7 +293,7 @@ def commit_order(orders: Mapping[str, Sequence[Sequence[int]]], title: str) -> F
     axes.grid(False)
     image = axes.imshow(mean, aspect="auto", cmap="viridis", interpolation="nearest")
     figure.colorbar(image, ax=axes, label="mean forward of commit (from 0)")
-    axes.set_yticks(range(len(orders)), [task.split("/")[-1] for task in orders])
+    axes.set_yticks(range(len(orders)), [_last(task) for task in orders])
     axes.set(xlabel="response column", title=title)
     return figure
 

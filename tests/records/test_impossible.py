@@ -50,6 +50,7 @@ def edit(file: Path, **changes: Any) -> None:
         ({"share_s": 1e-320}, "share_s"),
         ({"prompt": "another"}, "prompt_sha is that of another prompt"),
         ({"task": "all"}, "stands for all tasks"),
+        ({"task": "t" * 1001}, "task is"),
     ],
 )
 def test_numbers_that_no_decode_has_together(folder: Path, changes: dict[str, Any], says: str) -> None:

@@ -88,3 +88,16 @@ def test_names_are_no_formulas(tmp_path: Path) -> None:
     figure = plots.quality_against_tpf({"$x_{$": [point(1.0), point(2.0)]}, "a model of $\\frac{$ and $5")
     plots.save(figure, tmp_path / "figure", ("png", "svg"))
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_odd_names_are_drawn(tmp_path: Path) -> None:
+    """One that a legend leaves out, and tasks of characters that no font has."""
+    one = Value(0.5, 0.4, 0.6, 9)
+    panels = {"t/\ud800": {"_mine": [("0.1", one, one)], "eb": [("0.2", one, one)]}}
+    plots.save(plots.quality_per_task(panels, "tasks"), tmp_path / "panels", ("png",))
+    plots.save(
+        plots.task_bars({name: {"t/\ud800": one} for name in ("_mine", "eb")}, ["_mine", "eb"], "tasks"),
+        tmp_path / "bars",
+        ("png",),
+    )
+    plots.save(plots.commit_order({"t/\ud800": [[0, 1]]}, "order"), tmp_path / "order", ("png",))
