@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from decoders.kept import Kept
 from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
+from decoders.step_cache import StepCache
 from decoders.types import NEVER as NEVER, Update, View
 from dllm.plan import Plan, Progress, padding_on
 from dllm.soft import Soft, SoftInput
@@ -48,7 +48,7 @@ class DecodeState:
     sight: the first column that the next forward does not see. None: it sees all.
     accepted: window positions that the rule's filter accepted. None: it has no filter.
 
-    `columns`, `pending` and the like are kept (`Kept`). Whether a row moved, was cut or ended, `progress` sees.
+    `columns`, `pending` and the like are kept (`StepCache`). Whether a row moved, was cut or ended, `progress` sees.
     """
 
     spec: ModelSpec
@@ -77,7 +77,7 @@ class DecodeState:
     eos_ahead: Float[Tensor, "B T"] | None = None
     sight: Int[Tensor, " B"] | None = None
     accepted: Bool[Tensor, "B W"] | None = None
-    _kept: Kept = field(default_factory=Kept, init=False, repr=False)
+    _step_cache: StepCache = field(default_factory=StepCache, init=False, repr=False)
     _stood: Int[np.ndarray, "B 3"] | None = field(default=None, init=False, repr=False)
 
     @classmethod
@@ -148,7 +148,7 @@ class DecodeState:
             setattr(self, name, value if len(value) == len(mine) else mine.index_copy(0, slots, value))
         if self.sight is not None:
             self.sight = self.sight.index_fill(0, slots, self.canvas.shape[1])
-        self._kept = Kept()
+        self._step_cache = StepCache()
 
     def by_row(self) -> Iterator[tuple[str, Tensor]]:
         """Names and values of the fields that have a line for each row."""
@@ -161,7 +161,9 @@ class DecodeState:
         start, end, done, prompt_len, step, origin, previous = packed[:, : len(numbers)].T
         masked, fresh = np.split(packed[:, len(numbers) :] > 0, 2, 1)
         stands = packed[:, :3] if self.sight is None else None
-        self._kept.settle_(stands is not None and self._stood is not None and np.array_equal(stands, self._stood))
+        self._step_cache.restore_(
+            stands is not None and self._stood is not None and np.array_equal(stands, self._stood)
+        )
         self._stood = stands
         first, padding = start == origin, padding_on(self.canvas.device)
         return Progress(
@@ -170,12 +172,12 @@ class DecodeState:
 
     @property
     def _columns(self) -> Int[Tensor, " T"]:
-        return self._kept.get("numbers", lambda: torch.arange(self.canvas.shape[1], device=self.canvas.device))
+        return self._step_cache.get("numbers", lambda: torch.arange(self.canvas.shape[1], device=self.canvas.device))
 
     @property
     def limit(self) -> Int[Tensor, "B 1"]:
         """`end` as a column."""
-        return self._kept.get("limit", lambda: self.end[:, None])
+        return self._step_cache.get("limit", lambda: self.end[:, None])
 
     @property
     def visible_end(self) -> Int[Tensor, " B"]:
@@ -185,7 +187,7 @@ class DecodeState:
     @property
     def awake(self) -> Bool[Tensor, " B"]:
         """Rows that are not done."""
-        return self._kept.get("awake", lambda: ~self.done)
+        return self._step_cache.get("awake", lambda: ~self.done)
 
     @property
     def columns(self) -> Int[Tensor, "B W"]:
@@ -195,32 +197,32 @@ class DecodeState:
             offsets = torch.arange(self.window, device=self.canvas.device)
             return self.start.clamp(max=self.canvas.shape[1] - self.window)[:, None] + offsets
 
-        return self._kept.get("columns", columns)
+        return self._step_cache.get("columns", columns)
 
     @property
     def tokens(self) -> Int[Tensor, "B W"]:
         """The ids in the windows."""
-        return self._kept.get("tokens", lambda: self.canvas.gather(1, self.columns))
+        return self._step_cache.get("tokens", lambda: self.canvas.gather(1, self.columns))
 
     @property
     def behind(self) -> Int[Tensor, "B W"]:
         """The columns behind those of the windows."""
-        return self._kept.get("behind", lambda: self.columns + 1)
+        return self._step_cache.get("behind", lambda: self.columns + 1)
 
     @property
     def blank(self) -> Bool[Tensor, "B W"]:
         """Positions of the windows that hold MASK."""
-        return self._kept.get("blank", lambda: self.tokens == self.spec.mask_id)
+        return self._step_cache.get("blank", lambda: self.tokens == self.spec.mask_id)
 
     @property
     def live(self) -> Bool[Tensor, "B T"]:
         """Columns that may be written."""
-        return self._kept.get("live", lambda: self.free & (self._columns < self.limit))
+        return self._step_cache.get("live", lambda: self.free & (self._columns < self.limit))
 
     @property
     def open(self) -> Bool[Tensor, "B W"]:
         """Positions of the windows that may be written, in rows that are not done."""
-        return self._kept.get("open", lambda: self.live.gather(1, self.columns) & self.awake[:, None])
+        return self._step_cache.get("open", lambda: self.live.gather(1, self.columns) & self.awake[:, None])
 
     @property
     def inside(self) -> Bool[Tensor, "B W"]:
@@ -230,17 +232,17 @@ class DecodeState:
             within = (self.columns >= self.prompt_len[:, None]) & (self.columns < self.end[:, None])
             return within & self.awake[:, None]
 
-        return self._kept.get("inside", inside)
+        return self._step_cache.get("inside", inside)
 
     @property
     def may_end(self) -> Bool[Tensor, "B W"]:
         """Positions of `inside` at which an EOS ends the row: those behind its fixed columns."""
-        return self._kept.get("may_end", lambda: self.inside & (self.columns >= self.tail[:, None]))
+        return self._step_cache.get("may_end", lambda: self.inside & (self.columns >= self.tail[:, None]))
 
     @property
     def pending(self) -> Bool[Tensor, "B T"]:
         """Columns that are still to be filled."""
-        return self._kept.get("pending", lambda: self.live & (self.canvas == self.spec.mask_id))
+        return self._step_cache.get("pending", lambda: self.live & (self.canvas == self.spec.mask_id))
 
     @property
     def finished(self) -> Bool[Tensor, " B"]:
@@ -283,7 +285,7 @@ class DecodeState:
             masked[plan.rows] &= (columns[plan.rows, :, None] == plan.want[:, None]).any(2)
         noise = Noise(self.seeds, self.nfe)
         reference = None if self.reference is None else self.reference.gather(1, columns)
-        start = self._kept.get("in response", lambda: self.start - self.prompt_len)
+        start = self._step_cache.get("in response", lambda: self.start - self.prompt_len)
         return View(tokens, masked, live, logits, self.step, noise, self.spec, start, shadow, reference)
 
     def expect_eos_(
@@ -307,11 +309,11 @@ class DecodeState:
         written = torch.where(write, update.tokens, tokens)
         canvas = self.canvas.scatter(1, columns, written)
         self.canvas, self.fresh = canvas, canvas != self.canvas
-        written_at = self._kept.get("written_at", lambda: self.committed_at.gather(1, columns))
+        written_at = self._step_cache.get("written_at", lambda: self.committed_at.gather(1, columns))
         written_at = torch.where(write, self.nfe[:, None] - 1, written_at)
         self.committed_at.scatter_(1, columns, written_at)
-        self._kept.now |= {"tokens": written, "blank": written == self.spec.mask_id, "written_at": written_at}
-        self._kept.now.pop("pending", None)
+        self._step_cache.valid |= {"tokens": written, "blank": written == self.spec.mask_id, "written_at": written_at}
+        self._step_cache.valid.pop("pending", None)
         self.soft, self.shown, self.accepted = update.soft, update.shown, update.accepted
         self.sight = None if update.sight is None else self.start + update.sight
 
@@ -319,7 +321,7 @@ class DecodeState:
         """Lowers the live end of rows that are not held."""
         if end is not self.end:
             self.end = end if hold is None else torch.where(hold, self.end, end)
-            self._kept.set_aside_()
+            self._step_cache.invalidate_()
 
     def advance_(self, held: Int[Tensor, " B"] | None = None) -> None:
         """Moves rows whose window is full to the next window with something to fill, and not past the one at column
@@ -332,7 +334,7 @@ class DecodeState:
         self.previous = torch.where(leaves, self.start, self.previous)
         self.start, self.step = start, torch.where(leaves, 0, self.step + 1)
         self.done = (start >= self.end) | (self.nfe >= self.budget)
-        self._kept.set_aside_("live", "pending", "limit")
+        self._step_cache.invalidate_("live", "pending", "limit")
 
     def _next_start(self) -> Int[Tensor, " B"]:
         """The start of the first window with something to fill, or the live end where there is none. No column before
@@ -347,5 +349,5 @@ class DecodeState:
         def starts(origin: Tensor) -> Tensor:
             return origin + (self._columns - origin) // self.window * self.window
 
-        of_columns = self._kept.get("starts", lambda: starts(self.origin[:, None]))
+        of_columns = self._step_cache.get("starts", lambda: starts(self.origin[:, None]))
         return torch.where(self.pending, of_columns, self.limit).amin(1)

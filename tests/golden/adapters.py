@@ -173,7 +173,7 @@ class FillEos(StopRule):
         found &= (state.step > 0)[:, None] | (not self.cached)
         first = torch.where(found.any(1), found.int().argmax(1), len(columns))
         state.canvas[(columns > first[:, None]) & (columns < state.end[:, None])] = state.spec.eos_ids[0]
-        state._kept.now.clear()  # a stop rule of ours writes nothing, so that what is kept stays right
+        state._step_cache.valid.clear()  # a stop rule of ours writes nothing, so that what is kept stays right
         masks_left = (state.canvas.gather(1, state.columns) == state.spec.mask_id).any(1)
         return torch.where(masks_left, state.end, torch.minimum(state.end, first + 1))
 
