@@ -16,7 +16,7 @@ from dllm.protocols import Denoiser, ShadowDenoiser
 
 
 @dataclass(frozen=True)
-class Question:
+class LogitRequest:
     """What a plan's forward is asked for.
 
     want: columns whose logits it gives, `[R, F]`; a shorter row repeats its last one. place: where among the B * W
@@ -31,7 +31,7 @@ class Question:
     kept: Int[Tensor, " K"] | None = None
 
     @classmethod
-    def of(cls, plan: Plan, progress: Progress, whole: bool) -> "Question":
+    def of(cls, plan: Plan, progress: Progress, whole: bool) -> "LogitRequest":
         """whole: asks for all of the window before the live end, also what is decided."""
         rows = np.arange(len(plan.rows)) if plan.all_rows else plan.rows.numpy()
         first = rows[:, None] * progress.window - progress.start[rows, None]  # a column's place, less the column
@@ -54,7 +54,7 @@ class Question:
         complete = kept is None and plan.all_rows and int(needed.sum()) == len(rows) * progress.window
         return cls(plan, torch.from_numpy(want), torch.from_numpy((first + want).ravel()), complete, kept)
 
-    def to(self, device: torch.device) -> "Question":
+    def to(self, device: torch.device) -> "LogitRequest":
         if device == self.want.device:
             return self
         kept = None if self.kept is None else self.kept.to(device, non_blocking=True)
@@ -62,9 +62,9 @@ class Question:
         return replace(self, plan=self.plan.to(device), want=want, place=place, kept=kept)
 
 
-def ask(plans: Iterable[Plan], progress: Progress, whole: bool, device: torch.device) -> list[Question]:
-    """The questions of a step, on the device. All are made before its first forward. whole: see `Question.of`."""
-    return [Question.of(plan, progress, whole).to(device) for plan in plans]
+def requests_of(plans: Iterable[Plan], progress: Progress, whole: bool, device: torch.device) -> list[LogitRequest]:
+    """The requests of a step, on the device. All are made before its first forward. whole: see `LogitRequest.of`."""
+    return [LogitRequest.of(plan, progress, whole).to(device) for plan in plans]
 
 
 def forward_windows(
@@ -72,19 +72,19 @@ def forward_windows(
     state: DecodeState,
     width: int,
     kv: Any,
-    questions: Iterable[Question],
+    requests: Iterable[LogitRequest],
     before: Logits | None,
     look_ahead: bool,
 ) -> Logits:
-    """Logits of windows of `width` columns where the questions ask for them. Counts NFE and queried columns.
+    """Logits of windows of `width` columns where the requests ask for them. Counts NFE and queried columns.
 
     before: the logits of the last step. look_ahead: also asks for the logits of all queried columns and notes where
         they expect EOS.
     """
     canvas, soft, pieces = state.seen, state.soft_input, []
     state.nfe = state.nfe + state.awake  # not in place: views hold the numbers of their own forward
-    for question in questions:
-        plan, want = question.plan, question.want
+    for request in requests:
+        plan, want = request.plan, request.want
         extra = {} if soft is None else {"soft": soft[plan.rows]}
         ahead = (plan.query + model.spec.shift).clamp(max=state.canvas.shape[1] - 1) if look_ahead else None
         wanted = want if ahead is None else torch.cat([want, ahead], 1)
@@ -93,12 +93,12 @@ def forward_windows(
             part, beyond = part.split([want.shape[1], ahead.shape[1]], 1)
             state.expect_eos_(plan.rows, ahead, Logits(beyond), state.pending[plan.rows[:, None], ahead])
         state.queried = state.queried.index_add(0, plan.rows, plan.num_queried, alpha=model.passes)
-        if question.complete:
+        if request.complete:
             return Logits(part)
-        pieces.append((question.place, part.flatten(0, 1)))
-        if question.kept is not None:
+        pieces.append((request.place, part.flatten(0, 1)))
+        if request.kept is not None:
             assert before is not None, "a row's first forward wants its whole window"
-            pieces.append((question.kept, before.values.flatten(0, 1)[question.kept]))
+            pieces.append((request.kept, before.values.flatten(0, 1)[request.kept]))
     assert pieces, "a cache strategy must plan for every row that is not done"
     return Logits.of(len(state.canvas), width, pieces)
 

@@ -12,7 +12,7 @@ import torch
 
 from decoders.compose import Decoder
 from decoders.decode_job import DecodeJob, takes
-from decoders.forward import ask, forward_windows, forward_with_shadow
+from decoders.forward import forward_windows, forward_with_shadow, requests_of
 from decoders.rules.basic import FixedK
 from decoders.spread import ONE_WINDOW, Forward, Rows, count_
 from decoders.state import NEVER, DecodeState
@@ -74,11 +74,11 @@ def denoise(model: Denoiser, job: DecodeJob) -> Iterator[Turn[DecodedRow]]:
                 assert isinstance(model, ShadowDenoiser), "check_parts refuses others"
                 found = Forward(*forward_with_shadow(model, rows))
             else:
-                questions = ask(cache.plan(progress, spec), progress, whole, device)
-                if all(question.kept is None for question in questions):
+                requests = requests_of(cache.plan(progress, spec), progress, whole, device)
+                if all(request.kept is None for request in requests):
                     logits = None  # free the last step's before the forward
-                logits = forward_windows(model, rows, work.width, kv, questions, logits, stop.looks == "query")
-                found = Forward(logits, None, [question.plan for question in questions if question.plan.only])
+                logits = forward_windows(model, rows, work.width, kv, requests, logits, stop.looks == "query")
+                found = Forward(logits, None, [request.plan for request in requests if request.plan.only])
             entering = np.flatnonzero(((progress.step == 0) & ~progress.done)[::states]) * states
             count_(state, rows, states, entering.tolist(), kv)
             view = work.view(state, rows, found)
