@@ -21,6 +21,7 @@ RUNS, RECORDS = 3, 40
 WRITER = """
 import os, random, sys, time
 from pathlib import Path
+from parallelbench.records.facts import Facts
 from parallelbench.records.record import *
 from parallelbench.records.lock import writing
 
@@ -39,7 +40,7 @@ for name in names:
         with writing(folder):
             known = {r.id for r in open_run(folder, config, {})}
             info = {"schema": SCHEMA, "status": "partial", "config_hash": config_hash(config), "choices": {},
-                    "model": "m", "device": "cpu", "identity": {}}
+                    "model": "m", "device": "cpu", "identity": {}, **vars(Facts())}
             if read_info(folder).get("status") == "done":
                 continue
             write_info(folder, info)

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -284,7 +285,12 @@ class Scripted:
     def prompt_len(self, request: Request) -> int:
         return 1
 
-    def traced(self, batch: list[Request]) -> list[tuple[Generation, list[Step]]]:
+    def traced(
+        self, batch: list[Request], tell: Callable[[Step], None] | None = None
+    ) -> list[tuple[Generation, list[Step]]]:
+        for step in self.steps:
+            if tell is not None:
+                tell(step)
         return [(self.generation, self.steps)]
 
 
