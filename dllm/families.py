@@ -36,7 +36,7 @@ from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVi
 from dllm.converted import llada
 from dllm.converted.block_routing import LLaDA2Backbone
 from dllm.converted.causal_lms import a2d_config, a2d_spec, nemotron_config, nemotron_spec
-from dllm.converted.ends import as_ids, pad_of, qwen_eos
+from dllm.converted.ends import as_ids, block_of, pad_of, qwen_eos
 from dllm.converted.fields import Fields, check_unread, check_whole_attention, of_class
 from dllm.converted.shared import only, shared
 from dllm.spec import ModelSpec
@@ -127,7 +127,7 @@ def _dimple_config(raw: Config) -> DimpleConfig:
 def _fast_dllm_spec(raw: Config) -> ModelSpec:
     """Blocks of `bd_size` columns; row i predicts token i + 1. The authors stop at <|im_end|> (151645) alone."""
     mask_id, eos = raw.get("mask_token_id", 151665), raw.get("eos_token_id", 151645)
-    return ModelSpec(mask_id, as_ids(eos), pad_of(raw, (151643,)), shift=1, block=raw.get("bd_size", 32))
+    return ModelSpec(mask_id, as_ids(eos), pad_of(raw, (151643,)), shift=1, block=block_of(raw, "bd_size", 32))
 
 
 def _sdar_config(raw: Config) -> Qwen3Config:
@@ -143,7 +143,7 @@ def _sdar_moe_config(raw: Config) -> Qwen3MoeConfig:
 def _sdar_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i, as the authors' sampler reads it. The chat models were trained with blocks of 4, unless
     their name says otherwise (`spec={"block": 32}`)."""
-    pad_id, block = pad_of(raw, (151643,)), raw.get("block_size", 4)
+    pad_id, block = pad_of(raw, (151643,)), block_of(raw, "block_size", 4)
     return ModelSpec(raw.get("mask_token_id") or 151669, qwen_eos(raw), pad_id, block=block)
 
 
@@ -204,7 +204,7 @@ def _ling_spec(block: int | None) -> Callable[[Config], ModelSpec]:
             "delete_id": raw.get("delete_token_id", delete_id),
             "split_id": raw.get("split_token_id", split_id),
         }
-        size = block and raw.get("block_size", block)
+        size = block and block_of(raw, "block_size", block)
         if block and raw.get("expert_capacity"):
             size = 64  # what public servers run LLaDA2.2 with, whatever its config says
         return ModelSpec(raw.get("mask_token_id") or 156895, as_ids(eos), pad_id, block=size, **edits)

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import Ministral3Config, PreTrainedConfig
 
-from dllm.converted.ends import as_ids, pad_of, qwen_eos
+from dllm.converted.ends import as_ids, block_of, pad_of, qwen_eos
 from dllm.converted.fields import of_class
 from dllm.converted.rotary import rope_of
 from dllm.spec import ModelSpec
@@ -62,5 +62,5 @@ def nemotron_spec(raw: Config) -> ModelSpec:
     """Row i predicts token i, the context is causal, and blocks begin where the prompt ends. Deviation: within a block,
     tokens before its first MASK do not look ahead."""
     eos = as_ids(raw["eos_token_id"])
-    block = raw.get("block_size", 32)
+    block = block_of(raw, "block_size", 32)
     return ModelSpec(raw["mask_token_id"], eos, pad_of(raw, eos), block=block, context_causal=True, prompt_grid=True)

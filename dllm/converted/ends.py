@@ -25,6 +25,12 @@ def pad_of(raw: Mapping[str, Any], otherwise: tuple[int, ...]) -> int:
     return otherwise[0] if pad is None else pad
 
 
+def block_of(raw: Mapping[str, Any], name: str, otherwise: int) -> int:
+    """Columns of a block, which a config may leave out or null. 0 is no way to leave it out."""
+    block = raw.get(name)
+    return otherwise if block is None else block
+
+
 def qwen_eos(raw: Mapping[str, Any]) -> tuple[int, ...]:
     """<|endoftext|> (151643) ends a text, <|im_end|> (151645) a turn; a config names only one of them."""
     eos_ids = as_ids(raw["eos_token_id"])

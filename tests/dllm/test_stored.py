@@ -313,6 +313,13 @@ def test_configs_that_compute_nothing_are_refused(tmp_path: Path, writer: Any, f
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("writer", "name"), [(sdar, "block_size"), (nemotron, "block_size")])
+def test_a_block_of_null_is_the_usual_one(tmp_path: Path, writer: Any, name: str) -> None:
+    make(writer, tmp_path)
+    change(tmp_path, **{name: None})
+    assert dllm.load(tmp_path).spec.block in (4, 32)
+
+
 @pytest.mark.parametrize("writer", [nemotron, a2d(LlamaForCausalLM, LlamaConfig, "a2d-llama")])
 def test_how_a_config_wants_its_results_changes_nothing(tmp_path: Path, writer: Any) -> None:
     make(writer, tmp_path)
