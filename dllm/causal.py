@@ -125,7 +125,8 @@ class CausalStream:
         so that windows of attention, ALiBi, states and rescaled logits are its own affair.
     group: MASKs that a model which can draft has in a block, 0 where it cannot. shift: as in `ModelSpec`.
 
-    Raises ValueError for a model without a causal mode, and with drafts for one that cannot take them back.
+    Raises ValueError for a model without a causal mode, for one that says other things of a text in parts than of all
+    of it, and with drafts for one that cannot take them back.
     """
 
     def __init__(self, model: object, drafts: bool = True) -> None:
@@ -146,10 +147,14 @@ class CausalStream:
             raise ValueError(f"a {type(model).__name__} has no causal mode to verify drafts with; use model=tiny_ar")
         self.model: DiffusionLM | CausalLM = model
         self._as_it_is = isinstance(model, CausalLM) and not drafts
-        if isinstance(model, CausalLM) and drafts and not self.is_exact():
+        if isinstance(model, CausalLM) and not self.is_exact():
             raise ValueError(
                 f"model {model.name!r} gives other logits where a mask of ours says what it sees, so it cannot verify "
                 "drafts; use decoder=ar"
+                if drafts
+                else f"model {model.name!r} says other things of a text in parts, beside another, than of all of it, "
+                "so it cannot be decoded in batches that are refilled; use a model whose state is in a cache of "
+                "transformers, or model.dtype=float32"
             )
 
     @property
@@ -171,8 +176,7 @@ class CausalStream:
         """Drops what is kept of some rows, which begin prompts of these lengths. Where positions are those of the
         canvas, nothing reads what another prompt left there."""
         if isinstance(self.model, DiffusionLM):
-            assert isinstance(kv, ColumnCache)
-            self.model.renew_kv(kv, rows, prompt_len)
+            self.model.renew_kv(cast(ColumnCache, kv), rows, prompt_len)
 
     def logits(
         self, canvas: Int[Tensor, "B T"], plan: StreamPlan, kv: ColumnCache | OwnCache
@@ -186,9 +190,11 @@ class CausalStream:
         length, groups = canvas.shape[1], plan.anchors.shape[1]
         pick = (lambda t: t) if plan.all_rows else (lambda t: t[plan.rows])
         columns, device = plan.columns, canvas.device
-        if isinstance(kv, OwnCache):
-            logits = kv.next_logits(pick(canvas).gather(1, columns), plan.want[:, 0], plan.rows, plan.enters)
+        if self._as_it_is:
+            tokens, own = pick(canvas).gather(1, columns), cast(OwnCache, kv)
+            logits = own.next_logits(tokens, plan.want[:, 0], plan.rows, plan.enters)
             return moved(logits, device), logits.new_empty((*plan.anchors.shape, plan.size, logits.shape[-1]))
+        kv = cast(ColumnCache, kv)
         behind = plan.anchors[..., None] + torch.arange(1, plan.size + 1, device=device)
         drafted = torch.full_like(behind.flatten(1), self.mask_id)
         embeds = self.model.backbone.get_input_embeddings()(torch.cat([pick(canvas).gather(1, columns), drafted], 1))
@@ -208,9 +214,8 @@ class CausalStream:
             self.model.gate.open_at(drafted)
         hidden = hidden_states(self.model.backbone, embeds, mask[:, None], positions, store)
         wanted = hidden.gather(1, plan.want[..., None].expand(-1, -1, hidden.shape[-1]))
-        logits = self.model.head(
-            torch.cat([wanted, hidden[:, columns.shape[1] :]], 1)
-        )  # the head's weights are read once
+        both = torch.cat([wanted, hidden[:, columns.shape[1] :]], 1)  # so that the head's weights are read once
+        logits = self.model.head(both)
         return logits[:, : plan.want.shape[1]], logits[:, plan.want.shape[1] :].unflatten(1, (groups, plan.size))
 
     @torch.no_grad()

@@ -237,10 +237,10 @@ class _Held:
     def _fit_(self, width: int) -> None:
         """Gives keys and values so many columns, cut or padded on the left; those of a window at most its own."""
         for layer in self.cache.layers:
-            window = getattr(layer, "sliding_window", None)
+            window = vars(layer).get("sliding_window")
             columns = width if window is None else min(width, window - 1)
             for name in ("keys", "values", "indexer_keys"):
-                kept = getattr(layer, name, None)
+                kept = vars(layer).get(name)
                 if isinstance(kept, Tensor) and kept.numel() and kept.shape[-2] != columns:
                     setattr(layer, name, F.pad(kept, (0, 0, columns - kept.shape[-2], 0)))
             if window is not None:

@@ -14,7 +14,7 @@ from decoders import NO_CACHE, Generation, StopRule, StrictEos
 from decoders.generation import encode
 from decoders.noise import numbered, row_seeds
 from decoders.types import DecodedRow, Turn, in_order
-from decoders.verified.rounds import Verified, verify, verify_queue
+from decoders.verified.rounds import Verified, verify_queue
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalLM, CausalStream
 from dllm.model import DiffusionLM
@@ -47,19 +47,8 @@ class Autoregressive:
     ) -> Generator:
         causal = check_causal("decoder=ar", model, cache, stop)
         stream = CausalStream(causal, drafts=False)
-        if isinstance(causal, CausalLM) and not stream.is_exact():
-            raise ValueError(
-                f"model {causal.name!r} says other things of a text in parts, beside another, than of all of it, so it "
-                "cannot be decoded in batches that are refilled; use a model whose state is in a cache of transformers"
-            )
         facts = Facts(is_baseline=True, is_autoregressive=True)
         return CausalGenerator(causal, verifying(stream, Verified(), seed), facts)
-
-    def decode(
-        self, model: CausalLM | DiffusionLM, prompts: Sequence[Sequence[int]], gen_lens: Sequence[int]
-    ) -> list[DecodedRow]:
-        """Rows of prompts (token ids), each of at most its own `gen_lens` tokens and up to its first EOS."""
-        return verify(CausalStream(model, drafts=False), Verified(), prompts, gen_lens, row_seeds(0, prompts))
 
 
 def verifying(stream: CausalStream, how: Verified, seed: int) -> Loop:

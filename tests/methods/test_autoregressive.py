@@ -87,7 +87,7 @@ def test_greedy_is_the_textbook_loop_batched_and_alone(seed: int) -> None:
     model = make_causal(seed)
     model = with_eos(model, frequent(model))
     gen_lens = [GEN_LEN, 7, GEN_LEN, 1, 16]
-    batched = Autoregressive().decode(model, prompts(), gen_lens)
+    batched = greedy_rows(model, prompts(), gen_lens)
     for prompt, gen_len, row in zip(prompts(), gen_lens, batched, strict=True):
         text = textbook(model, prompt, gen_len)
         ended = text[-1] in model.eos_ids
@@ -100,19 +100,25 @@ def test_greedy_is_the_textbook_loop_batched_and_alone(seed: int) -> None:
             stopped_by="eos" if ended else "length",
         )
         assert row.num_tokens == row.nfe - ended
-        assert [row] == Autoregressive().decode(model, [prompt], [gen_len])
+        assert [row] == greedy_rows(model, [prompt], [gen_len])
 
 
 def test_forwards_are_those_that_the_backbone_sees() -> None:
     model = make_causal()
     widths: list[int] = []
+    stream = CausalStream(model, drafts=False)
     hook = lambda _module, _args, inputs: widths.append(inputs["input_ids"].numel())  # noqa: E731
     handle = model.backbone.register_forward_pre_hook(hook, with_kwargs=True)
     for prompt in prompts():
         widths.clear()
-        (row,) = Autoregressive().decode(model, [prompt], [GEN_LEN])
+        (row,) = verify(stream, Verified(), [prompt], [GEN_LEN], [0])
         assert (row.nfe, row.queried) == (len(widths), sum(widths))
     handle.remove()
+
+
+def greedy_rows(model: CausalLM, prompts: list[list[int]], gen_lens: list[int]) -> list[DecodedRow]:
+    stream = CausalStream(model, drafts=False)
+    return verify(stream, Verified(), prompts, gen_lens, row_seeds(0, prompts))
 
 
 def looked_up(method: PromptLookup, model: CausalLM, prompts: list[list[int]], gen_lens: list[int]) -> list[DecodedRow]:
@@ -127,7 +133,7 @@ def test_prompt_lookup_gives_the_tokens_of_greedy_decoding(repeats: bool, method
         model = make_causal(seed, repeats)
         for ending in (model, with_eos(model, frequent(model))):
             gen_lens = [64, 7, 64, 1, 16]
-            greedy = Autoregressive().decode(ending, prompts(), gen_lens)
+            greedy = greedy_rows(ending, prompts(), gen_lens)
             lookup = looked_up(method, ending, prompts(), gen_lens)
             assert lookup[:1] == looked_up(method, ending, prompts()[:1], gen_lens[:1])
             for slow, fast, gen_len in zip(greedy, lookup, gen_lens, strict=True):
@@ -146,7 +152,7 @@ def test_a_texts_first_eos_of_any_kind_ends_it() -> None:
     text = textbook(model, prompts()[0], GEN_LEN)
     first, second = text[4], text[9]
     ended = with_eos(model, second, first)
-    for decode in (Autoregressive().decode, partial(looked_up, PromptLookup())):
+    for decode in (greedy_rows, partial(looked_up, PromptLookup())):
         (row,) = decode(ended, prompts()[:1], [GEN_LEN])
         end = min(text.index(first), text.index(second))
         assert (
@@ -158,11 +164,11 @@ def test_a_texts_first_eos_of_any_kind_ends_it() -> None:
 
 def test_a_chat_models_sampling_settings_and_penalties_are_not_used() -> None:
     model = make_causal()
-    plain = Autoregressive().decode(model, prompts(), [GEN_LEN] * 5)
+    plain = greedy_rows(model, prompts(), [GEN_LEN] * 5)
     model.backbone.generation_config = GenerationConfig(
         do_sample=True, temperature=9.0, repetition_penalty=3.0, eos_token_id=model.eos_ids[0]
     )
-    assert Autoregressive().decode(CausalLM(model.backbone, TOKENIZER), prompts(), [GEN_LEN] * 5) == plain
+    assert greedy_rows(CausalLM(model.backbone, TOKENIZER), prompts(), [GEN_LEN] * 5) == plain
 
 
 def bind(decoder: object, model: object = None, **parts: object) -> Generator:
@@ -204,7 +210,7 @@ def test_backbones_that_cannot_verify_are_refused() -> None:
     model = CausalLM(AutoModelForCausalLM.from_config(learned), TOKENIZER, "learned").eval()
     lookup, greedy = (
         looked_up(PromptLookup(), model, prompts(), [9] * 5),
-        Autoregressive().decode(model, prompts(), [9] * 5),
+        greedy_rows(model, prompts(), [9] * 5),
     )
     assert [row.token_ids for row in lookup] == [row.token_ids for row in greedy]
 
