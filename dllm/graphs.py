@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from dllm.kv import ColumnCache
 from dllm.layers import hidden_states
 
+MOST = 32  # recordings of a cache, each of which holds what a forward needs
 Work = Callable[[], Tensor]
 Recorded = tuple[Callable[[], object], Tensor]  # what repeats the work, and where its result then is
 
@@ -35,7 +36,8 @@ class Graphs:
     """`hidden_states` of a backbone, for the few shapes in which a loop with fixed shapes calls it.
 
     A recording reads and writes where it did when it was made. So inputs are copied into tensors of its own, the result
-    holds until the next call, and each `ColumnCache` has recordings of its own, which go with it.
+    holds until the next call, and each `ColumnCache` has recordings of its own, which go with it. Shapes beyond the
+    first `MOST` are not recorded.
     """
 
     def __init__(self, backbone: PreTrainedModel, name: str, record: Callable[[Work], Recorded] = on_gpu) -> None:
@@ -56,6 +58,8 @@ class Graphs:
         inputs = [embeds, mask, positions, *places]
         known = self._without_kv if kv is None else self._of_kv.setdefault(kv, {})
         key = tuple(tensor.shape for tensor in inputs)
+        if key not in known and len(known) == MOST:
+            return hidden_states(self._backbone, embeds, mask, positions, kv)
         if key not in known:
             with torch.inference_mode(False), torch.no_grad():
                 own = [tensor.clone() for tensor in inputs]

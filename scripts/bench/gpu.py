@@ -2,11 +2,12 @@
 graphs.
 
     python scripts/bench/gpu.py [shape=llada-8b] [prompt=256] [gen=128] [block=32] [decoder=fixed] [k=4] [tau=0.3]
-        [caches=none,dual,block] [batches=1,8,16] [modes=eager,graphs,compiled] [minutes=8] [tests=yes]
+        [caches=none,dual,block] [batches=1,8,16] [modes=eager,graphs,compiled] [minutes=8] [tests=true]
         [dtype=bfloat16] [out=FOLDER]
 
-Needs torch, transformers and this project's light dependencies, and no download. Without a GPU it is a trial:
-shape=toy. Of each decode, after one to warm up:
+Needs torch, transformers and this project's light dependencies, and no download. Without a GPU it is a trial of
+another shape. out=FOLDER gets gpu.json with all numbers, and gpu.md, a table of them. Of each decode, after one to
+warm up:
 
 first: seconds of a first decode, which compiles or records. step: milliseconds from one step to the next. forward:
 those of the same forwards alone, without the loop. floor: the time in which this GPU reads the weights once, or does
@@ -38,6 +39,7 @@ from decoders import NO_CACHE, Decoder, FixedK, Never, Threshold, decode
 from dllm import BlockCache, DiffusionLM, WindowCache
 from dllm.cache import CacheStrategy
 from dllm.diffusion import compile_
+from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options
 from parallelbench.wiring.exits import explained
 
@@ -48,7 +50,7 @@ COLUMNS = ("first", "step", "forward", "floor", "busy", "kernels", "waits", "pea
 OPTIONS: dict[str, Any] = {
     **{"shape": "llada-8b", "prompt": 256, "gen": 128, "block": 32, "decoder": "fixed", "k": 4, "tau": "0.3"},
     **{"caches": ",".join(CACHES), "batches": "1,8,16", "modes": ",".join(MODES)},
-    **{"minutes": 8, "tests": "yes", "dtype": "bfloat16", "out": ""},
+    **{"minutes": 8, "tests": "true", "dtype": "bfloat16", "out": ""},
 }
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "decoders" / "test_gpu.py"
 Trace = list[list[tuple[list[int], Tensor]]]  # of each row and step: the window after it, and the numbers of its logits
@@ -203,6 +205,28 @@ def differing(row: list[tuple[list[int], Tensor]], other: list[tuple[list[int], 
     return False, apart
 
 
+def markdown(cells: Sequence[dict[str, Any]]) -> str:
+    """A line for each cache and batch: milliseconds of a step and of its forward in each mode, and of the eager one
+    where they go."""
+    by_mode: dict[str, dict[tuple[str, int], dict[str, Any]]] = {mode: {} for mode in MODES}
+    for cell in cells:
+        by_mode[cell["mode"]][cell["cache"], cell["batch"]] = cell
+    others = [mode for mode in MODES if mode != "eager" and by_mode[mode]]
+    heads = ["cache", "rows", "eager step", "its forward"]
+    for mode in others:
+        heads += [f"{mode} step", "its forward", f"eager / {mode}"]
+    rows = []
+    for place, eager in by_mode["eager"].items():
+        row = [f"`{place[0]}`", str(place[1]), *(f"{eager[name]:.1f}" for name in ("step", "forward"))]
+        for cell in (by_mode[mode].get(place) for mode in others):
+            ratio = cell and [f"{cell['step']:.1f}", f"{cell['forward']:.1f}", f"{eager['step'] / cell['step']:.2f}"]
+            row += ratio or [""] * 3
+        rows.append([*row, *(f"{eager[name]:.1f}" for name in ("busy", "floor")), f"{eager['kernels']:.0f}"])
+        rows[-1].append(f"{eager['peak']:.1f}")
+    heads += ["GPU busy", "floor", "GPU operations", "GiB"]
+    return "\n".join(table(heads, rows)) + "\n"
+
+
 def run_tests() -> str:
     """The last line of the tests that need a GPU."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS)]
@@ -214,7 +238,7 @@ def run_tests() -> str:
 def read_options(arguments: list[str]) -> dict[str, Any]:
     paths, given = split_options(arguments, {key: str(value) for key, value in OPTIONS.items()}, needs_paths=False)
     known = {"caches": CACHES, "modes": MODES, "shape": SHAPES, "decoder": ("fixed", "threshold")}
-    known |= {"dtype": ("bfloat16", "float32"), "tests": ("yes", "no")}
+    known |= {"dtype": ("bfloat16", "float32"), "tests": ("true", "false")}
     numbers = [given[key] for key, default in OPTIONS.items() if isinstance(default, int)] + given["batches"].split(",")
     if (
         paths
@@ -224,8 +248,10 @@ def read_options(arguments: list[str]) -> dict[str, Any]:
         raise ValueError(
             f"options are {', '.join(OPTIONS)}, whole numbers; shapes are {', '.join(SHAPES)}, caches "
             f"{', '.join(CACHES)}, modes {', '.join(MODES)}; decoder=fixed or threshold, dtype=bfloat16 or float32, "
-            "tests=yes or no"
+            "tests=true or false"
         )
+    if given["shape"] == "llada-8b" and not torch.cuda.is_available():
+        raise ValueError("shape=llada-8b is for a GPU, and there is none; give shape=toy or shape=small")
     options = {key: int(given[key]) if isinstance(value, int) else given[key] for key, value in OPTIONS.items()}
     return options | {
         "batches": sorted(map(int, given["batches"].split(","))),
@@ -237,7 +263,7 @@ def read_options(arguments: list[str]) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     options, began = read_options(arguments), time.perf_counter()
     cells, left_out = list[dict[str, Any]](), list[str]()
-    tests = run_tests() if options["tests"] == "yes" and torch.cuda.is_available() else "not run"
+    tests = run_tests() if options["tests"] == "true" and torch.cuda.is_available() else "not run"
     print(f"tests that need a GPU: {tests}", flush=True)
     bench = Bench(options)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: a trial"
@@ -261,6 +287,7 @@ def main(arguments: list[str]) -> None:
                     Path(options["out"]).mkdir(parents=True, exist_ok=True)
                     result = {**about, "options": options, "cells": cells}
                     Path(options["out"], "gpu.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+                    Path(options["out"], "gpu.md").write_text(markdown(cells), encoding="utf-8")
     if left_out:
         print(f"left out, as minutes={options['minutes']} were over: {', '.join(left_out)}")
 

@@ -17,7 +17,7 @@ from decoders.loop import decode_queue
 from decoders.types import DecodedRow, in_order
 from decoders.verified.drafters import Ahead, MaskDrafts
 from decoders.verified.rounds import Verified, verify
-from dllm import DiffusionLM
+from dllm import DiffusionLM, graphs
 from dllm.cache import BlockCache, CacheStrategy, WindowCache
 from dllm.causal import CausalStream
 from dllm.diffusion import compile_, record_
@@ -76,6 +76,14 @@ def test_recorded_forwards_decode_the_same(kind: str, cache: CacheStrategy) -> N
     more = len(recorded)
     assert decoded(model, lengths, 3, cache) == rows
     assert len(recorded) == (more if cache == NO_CACHE else 2 * more)  # K/V of another call lies elsewhere
+
+
+def test_shapes_beyond_the_most_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MOST", 2)
+    model, recorded = make_model("full"), list[Recorded]()
+    rows = decoded(model, (5, 11, 3, 9, 40), 3, NO_CACHE)
+    record_(model, lambda work: recorded.append(again(work)) or recorded[-1])
+    assert decoded(model, (5, 11, 3, 9, 40), 3, NO_CACHE) == rows and len(recorded) == 2
 
 
 def test_a_model_that_cannot_be_recorded_runs_without() -> None:

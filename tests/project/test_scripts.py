@@ -1,6 +1,7 @@
 """Every script runs once on its smallest setting; the shell scripts with a `python` that only writes its commands down.
 Training has its own tests (`test_training.py`, `test_certainty.py`, `test_traces.py`)."""
 
+import json
 import os
 import runpy
 import shlex
@@ -49,6 +50,16 @@ def test_a_benchmark_runs(name: str) -> None:
     done = forked.run(ROOT / "scripts" / "bench" / name, *options.split(), cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr
     assert any(line.startswith(row) for line in done.stdout.splitlines())
+
+
+def test_the_page_on_a_gpu_shows_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench")
+    page, bench = ROOT / "results" / "published" / "gpu", runpy.run_path(str(ROOT / "scripts" / "bench" / "gpu.py"))
+    cells = json.loads((page / "gpu.json").read_text())["cells"]
+    assert len(cells) == 18 and bench["markdown"](cells) in (page / "report.md").read_text()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="shape=llada-8b is for a GPU, and there is none; give shape=toy"):
+        bench["read_options"]([])
 
 
 def test_a_step_asks_for_few_operations() -> None:
