@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from dllm import DiffusionLM, ModelSpec
 from parallelbench.__main__ import main
+from parallelbench.tasks.code.sandbox import check_sandbox
 
 torch.set_num_threads(1)  # the tensors are tiny; threads only wait for each other
 
@@ -82,6 +83,15 @@ def as_a_user_has_it(types_of_first_calls: None) -> Iterator[None]:
     """Without the tests' own type checks, which would refuse values of wrong types before the parts do."""
     config.update("jaxtyping_disable", True)
     yield
+
+
+@pytest.fixture(scope="session")
+def sandboxed() -> None:
+    """Programs can be walled in here."""
+    try:
+        check_sandbox()
+    except ValueError as error:
+        pytest.skip(str(error))
 
 
 SECONDS = ("latency_s", "share_s", "cpu_s")

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from parallelbench.tasks.code import sandbox
-from parallelbench.tasks.code.sandbox import RUNNER, check_sandbox
+from parallelbench.tasks.code.sandbox import RUNNER
 from parallelbench.tasks.code.tasks import HumanEval
+
+pytestmark = pytest.mark.usefixtures("sandboxed")
 
 HEAD = 'from typing import List\n\n\ndef double(x):\n    """Twice x."""\n'
 PLAIN = """
@@ -23,14 +25,6 @@ assert candidate(2) == 4
 assert candidate([1]) == [1, 1] and sorted(candidate("ab")) == list("aabb")
 assert abs(candidate(0.5) - 1) < 1e-6 and not candidate(0)
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _isolated() -> None:
-    try:
-        check_sandbox()
-    except ValueError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from parallelbench.tasks import Task
-from parallelbench.tasks.code.sandbox import check_sandbox
 from parallelbench.tasks.code.tasks import HumanEval, Mbpp, extract_code, trim
 from parallelbench.tasks.mathematics import Gsm8k, Math
 from parallelbench.tasks.number import read_boxed, read_number
@@ -47,14 +46,6 @@ MBPP_ROWS = [
 def write_rows(path: Path, rows: list[dict]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
-
-
-@pytest.fixture
-def sandboxed() -> None:
-    try:
-        check_sandbox()
-    except ValueError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

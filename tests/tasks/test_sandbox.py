@@ -12,19 +12,13 @@ from pathlib import Path
 import pytest
 
 from parallelbench.tasks.code import sandbox
-from parallelbench.tasks.code.sandbox import RUNNER, check_sandbox, run_code
+from parallelbench.tasks.code.sandbox import RUNNER, run_code
+
+pytestmark = pytest.mark.usefixtures("sandboxed")
 
 JAIL = RUNNER.with_name("jail.py")
 RIGHT = "def double(x):\n    return 2 * x\n"
 TESTS = "assert double(2) == 4\n"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _isolated() -> None:
-    try:
-        check_sandbox()
-    except ValueError as error:
-        pytest.skip(str(error))
 
 
 def test_a_right_program_passes_and_a_wrong_one_fails() -> None:

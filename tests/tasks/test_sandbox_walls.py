@@ -12,19 +12,13 @@ from pathlib import Path
 import pytest
 
 from parallelbench.tasks.code import sandbox
-from parallelbench.tasks.code.sandbox import RUNNER, check_sandbox, run_code
+from parallelbench.tasks.code.sandbox import RUNNER, run_code
+
+pytestmark = pytest.mark.usefixtures("sandboxed")
 
 WRONG = "def double(x):\n    return 5\n"
 RIGHT = "def double(x):\n    return 2 * x\n"
 TESTS = "assert double(2) == 4\n"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _isolated() -> None:
-    try:
-        check_sandbox()
-    except ValueError as error:
-        pytest.skip(str(error))
 
 
 SENDING = """
