@@ -36,12 +36,16 @@ def remask(view: View, candidates: Candidates, write: Bool[Tensor, "B W"], back:
     return Update(tokens, (write & ~back) | (back & ~view.masked))
 
 
+ROUNDED = 1e-5  # what float32 may add to the probability of the same token in the same context
+
+
 @dataclass(frozen=True)
 class ConfidenceDrop(Revise):
     """Saber's backtracking (arXiv 2510.18165): masks the tokens that have lost most confidence since their commit.
 
     A step masks one token per `mu` new commits, at least 1, and only tokens that have lost confidence. It also masks
-    fewer than it commits, so that it makes progress. The paper leaves that open.
+    fewer than it commits, so that it makes progress. The paper leaves that open. A loss below what float32 rounds is
+    none: the confidence of a column that sees nothing new may differ by 1e-7 with the other rows of the batch.
     """
 
     mu: Annotated[float, Interval("[1, 1e6]")] = 4.0
@@ -55,7 +59,7 @@ class ConfidenceDrop(Revise):
         drop = memory["confidence"] - view.logits.prob(view.tokens)
         new = write.sum(1)
         number = torch.minimum((new / self.mu).long().clamp(min=1), (new - 1).clamp(min=0))
-        back = lowest(-drop, old & (drop > 0), number)
+        back = lowest(-drop, old & (drop > ROUNDED), number)
         keep(memory, write, candidates)
         return remask(view, candidates, write, back)
 

@@ -9,6 +9,7 @@ from types import CodeType
 from typing import Any, get_type_hints
 
 import jaxtyping
+from beartype import BeartypeConf, beartype
 from jaxtyping import config, install_import_hook, jaxtyped
 
 
@@ -70,5 +71,6 @@ def _shaped(part: Callable) -> bool:
         return True
 
 
-install_import_hook(("dllm", "decoders", "parallelbench"), "beartype.beartype")
+typed = beartype(conf=BeartypeConf(is_pep484_tower=True))  # a whole number is a float, as type checkers have it
+install_import_hook(("dllm", "decoders", "parallelbench"), "checked.typed")
 jaxtyping.jaxtyped = first_calls  # what the hook puts above each function

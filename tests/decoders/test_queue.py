@@ -194,9 +194,11 @@ def combinations() -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "stop", "decoder", "cache"), [*combinations(), ("full", "never", "wino", "none")])
 def test_any_order_in_any_number_of_slots_decodes_alike(kind: str, stop: str, decoder: str, cache: str) -> None:
+    """In float64: in float32 the padding of a batch may decide between signals that are equal but for round-off."""
     rng = random.Random(f"{decoder} {cache}")
     prompts = [[rng.randrange(PAD) for _ in range(rng.randint(1, 20))] for _ in range(6)]
     gen, model, parts = [BLOCK * rng.randint(1, 3) for _ in prompts], make_model(kind), arguments(decoder, cache, stop)
+    model.backbone.double()
     alone = [decode(model, [prompt], gen_len=n, **parts)[0] for prompt, n in zip(prompts, gen, strict=True)]
     for slots in (1, 2, 4):
         order = rng.sample(range(6), 6)
