@@ -344,7 +344,9 @@ def responses(
     check_block(spec, block_len)
     for row, template in enumerate(templates):
         if spec.mask_id not in template:
-            raise ValueError(f"response {row} has no MASK (id {spec.mask_id}), so nothing to decode")
+            raise ValueError(
+                f"response {row} has no MASK (id {spec.mask_id}), so nothing to decode; give one for each token"
+            )
     return [list(template) for template in templates]
 
 

@@ -192,7 +192,7 @@ def read_adapter(
     is of another kind or of another model."""
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
-            raise ValueError(f"adapter {str(folder)!r} has no {name} (only safetensors are read)")
+            raise ValueError(f"adapter {str(folder)!r} has no {name}; give a folder that PEFT has saved as safetensors")
     try:
         raw, tensors = json.loads((folder / CONFIG).read_text(encoding="utf-8")), load_file(folder / WEIGHTS)
         if not isinstance(raw, dict):

@@ -35,6 +35,7 @@ from dllm.checkpoint import (
     read_tokenizer,
     shipped_causal_models,
     shipped_models,
+    to_dtype,
     warn_of_slow_halves,
 )
 from dllm.converted.probe import check_forward
@@ -276,6 +277,7 @@ def load_causal(
     LM or has no tokenizer; and when it would need hub code or pickled weights.
     """
     check(load_causal, name_or_path=name_or_path, device=device, dtype=dtype, chat_template=chat_template)
+    dtype = to_dtype(dtype)
     check(load_causal, adapter=adapter)
     name = str(name_or_path)
     path = str(ASSETS / name if name in (*shipped_causal_models(), *shipped_models()) else name_or_path)

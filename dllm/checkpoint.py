@@ -135,8 +135,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def to_dtype(dtype: torch.dtype | str) -> torch.dtype:
     if isinstance(dtype, str):
         found = vars(torch).get(dtype)
-        if not isinstance(found, torch.dtype):
-            raise ValueError(f"unknown dtype {dtype!r}; use float32, bfloat16 or float16")
+        if not isinstance(found, torch.dtype) or not found.is_floating_point:
+            raise ValueError(f"dtype={dtype!r} is none that a model computes in; use float32, bfloat16 or float16")
         return found
     return dtype
 
@@ -168,7 +168,7 @@ def raw_config(path: str, hub: dict) -> dict[str, Any]:
         raise ValueError("it is a file; give the folder of a checkpoint with config.json and safetensors")
     if folder.is_dir() and not (folder / "config.json").is_file():
         weight_files(folder)
-        raise ValueError("the folder has no config.json")
+        raise ValueError("the folder has no config.json; give one that holds a config.json and its *.safetensors")
     raw, _ = PreTrainedConfig.get_config_dict(path, **hub)
     if not isinstance(raw, dict):
         raise ValueError(f"its config.json holds a {type(raw).__name__} where an object belongs")
@@ -188,7 +188,7 @@ def read_backbone(
     path: str,
     kind: type[PreTrainedModel],
     config: PreTrainedConfig,
-    dtype: torch.dtype | str,
+    dtype: torch.dtype,
     keys: Mapping[str, str] | None,
     pretrained: Mapping[str, Any],
     device: torch.device | str,
@@ -219,7 +219,7 @@ def read_backbone(
         backbone, info = cast(Any, kind).from_pretrained(
             path if more.get("state_dict") is None else None,
             config=config,
-            dtype=to_dtype(dtype),
+            dtype=dtype,
             key_mapping=keys or None,
             use_safetensors=True,
             output_loading_info=True,

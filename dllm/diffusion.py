@@ -94,6 +94,7 @@ def load_diffusion(
     code or pickled weights.
     """
     check(load_diffusion, name_or_path=name_or_path, device=device, dtype=dtype, spec=spec, family=family)
+    dtype = to_dtype(dtype)
     check(load_diffusion, adapter=adapter, chat_template=chat_template, compile=compile)
     if str(name_or_path) in shipped_causal_models():
         raise ValueError(
@@ -141,7 +142,7 @@ def load_diffusion(
         model = (BlockRoutedLM if by_block else DiffusionLM)(backbone, spec, tokenizer, name, keys=keys, entry=entry)
     if model.mix is not None:
         _load_mix(model, path, hub)
-        model.mix.to(model.device, to_dtype(dtype))
+        model.mix.to(model.device, dtype)
     attach_all(model, adapter)
     model = model.eval() if placed else model.to(device).eval()
     if chosen is None:  # what the families' stock classes do is tested

@@ -86,7 +86,7 @@ def _raven(
         config = RavenConfig.from_dict(raw)
         config.check()
         config.check_fields(raw)
-        backbone, info = read_backbone(path, RavenBackbone, config, dtype, None, pretrained, device)
+        backbone, info = read_backbone(path, RavenBackbone, config, to_dtype(dtype), None, pretrained, device)
         tokenizer = read_tokenizer(path, config, PreTrainedTokenizerFast, None, hub)
     check_weights(path, info)
     return RavenLM(cast(RavenBackbone, backbone), tokenizer, Path(path).name)

@@ -155,6 +155,8 @@ def check_picture(name: str) -> None:
     """Raises ValueError for svg=NAME that cannot be written."""
     if Path(name).is_dir() or not Path(name).parent.is_dir():
         raise ValueError(f"svg={name} is no file in a folder that exists; give one such as decode.svg")
+    if Path(name).suffix != ".svg":
+        raise ValueError(f"svg={name} would hold an SVG picture under another name; give one such as decode.svg")
 
 
 def check_folder(folder: Path) -> None:

@@ -31,12 +31,15 @@ def yes_or_no(name: str, text: str) -> bool:
 def split_options(
     arguments: Sequence[str], defaults: Mapping[str, str], needs_paths: bool = True
 ) -> tuple[list[Path], dict[str, str]]:
-    """Paths and key=value options. Raises ValueError for an unknown key, or without a path where one is needed."""
+    """Paths and key=value options. Raises ValueError for a key that is unknown or has no value, or
+    without a path where one is needed."""
     options = dict(defaults)
     paths = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in options:
+            if not value:
+                raise ValueError(f"{key}= has no value; give one, or leave it out")
             options[key] = value
         elif equals and not os.path.exists(argument):
             known = ", ".join(f"{key}=" for key in defaults) or "none"

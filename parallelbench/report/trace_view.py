@@ -33,9 +33,15 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError(
             f"trace takes a run directory and a sample, not {len(paths)} names; give a second run as other="
         )
+    if options["svg"]:
+        check_picture(options["svg"])
     console = Console(markup=False, highlight=False, emoji=False)
     run = suite_run(paths[0])
     if len(paths) == 1:
+        if given := [key for key, value in options.items() if value]:
+            raise ValueError(
+                f"{given[0]}= needs a sample; name one of those that `parallelbench trace {paths[0]}` lists"
+            )
         console.print(_listed(run), soft_wrap=True)
         return
     runs = [run, suite_run(Path(options["other"]))] if options["other"] else [run]
@@ -73,7 +79,6 @@ def _save_picture(file: Path, runs: Sequence[Run], records: Sequence[Record], tr
     if len(kept) < len(runs):
         folder = next(run.folder for run, trace in zip(runs, traces, strict=True) if trace is None)
         raise ValueError(f"{folder} has no trace of {records[0].id}; repeat its command with traces=2 to save some")
-    check_picture(str(file))
     replace_file(file, moving_picture(run_names(runs), records, kept))
 
 
@@ -95,7 +100,9 @@ def visible(token: str) -> str:
 def _listed(run: Run) -> str:
     traces = traces_of(run)
     rows = [f"{r.id}  score {r.scores['score']:.2f}  {r.nfe} forwards" for r in run.records if r.id in traces]
-    return printable("\n".join(rows)) or f"{run.folder} has no traces; repeat its command with traces=2 to save some"
+    if not rows:
+        raise ValueError(f"{run.folder} has no traces; repeat its command with traces=2 to save some")
+    return printable("\n".join(rows))
 
 
 def _story(name: str, record: Record, trace: Trace | None) -> Iterator[Text]:

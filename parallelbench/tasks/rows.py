@@ -265,6 +265,7 @@ def stored(path: Path) -> Any:
     """The rows of a file as a `datasets.Dataset`, which keeps them on disk, whatever their types."""
     from datasets import Dataset, Features, Value
 
+    next(read_file(path), None)  # a file that is none is refused before `datasets` tells of its progress
     about = {"path": str(path), "stamp": (path.stat().st_size, path.stat().st_mtime_ns)}
     features = Features({"where": Value("string"), "row": Value("large_string")})
     return Dataset.from_generator(_to_store, features=features, gen_kwargs=about)

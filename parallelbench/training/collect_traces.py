@@ -12,17 +12,29 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from tqdm import trange
 
+from decoders import Decoder
 from decoders.loop import ONE_TOKEN, decode
 from decoders.traces import Recorder, open_traces, read_references, shard_path, step_bytes, write_shard
 from dllm.training.start import start_from
-from parallelbench.run.generator import DiffusionGenerator
+from dllm.validation import Count, Number, check_named
+from parallelbench.run.generator import DiffusionGenerator, make_generator
 from parallelbench.training.sources import RowStream
+
+
+class Settings:
+    """The plain keys of conf/collect_traces.yaml that are numbers."""
+
+    limit: Count
+    seed: Number
+    gen_length: Count
+    block_length: Count
+    max_mb: Number
 
 
 def collect(config: DictConfig) -> Path:
     """Writes what is missing and returns the folder. Raises ValueError for settings that do not fit."""
-    if config.limit < 1:
-        raise ValueError(f"limit={config.limit} prompts; give at least 1")
+    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+    check_named(Settings, {name: plain[name] for name in Settings.__annotations__})
     bound = config.limit * config.gen_length * step_bytes(config.block_length) / 1e6
     if bound > config.max_mb:
         raise ValueError(
@@ -31,12 +43,18 @@ def collect(config: DictConfig) -> Path:
     decoder, cache, stop, data = (
         instantiate(config[group], _convert_="all") for group in ("decoder", "cache", "stop", "data")
     )
+    if not isinstance(decoder, Decoder):
+        raise ValueError(
+            f"decoder={type(decoder).__name__} has a loop of its own, whose steps are not recorded; use one of the "
+            "denoising loop, such as decoder=threshold"
+        )
     model: Any
     if config.init is None:
         model = instantiate(config.model, _convert_="all")
     else:
         model = start_from(config.init, spec=config.spec, causal=False, device="auto")
-    generator = DiffusionGenerator(model, decoder, cache, stop, config.block_length)
+    generator = make_generator(model, decoder, cache=cache, stop=stop, block_len=config.block_length, seed=config.seed)
+    assert isinstance(generator, DiffusionGenerator)
     stream = data.open(model.tokenizer)
     num_shards = -(-config.limit // data.batch_size)
     count = num_shards * data.batch_size

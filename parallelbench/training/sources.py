@@ -158,8 +158,14 @@ class Rows(Checked):
             hub = {"split": self.split, "streaming": self.streamed}
             rows = stored(Path(self.source)) if local else datasets.load_dataset(self.source, self.subset, **hub)
         except Exception as error:  # files made by others and networks break it in many ways
-            cause = error.__cause__ if isinstance(error.__cause__, ValueError) else error
-            reason = " ".join((str(cause) if cause is not error else f"{type(error).__name__}: {error}").split())[:300]
+            cause = (
+                error.__cause__
+                if isinstance(error.__cause__, ValueError) and not isinstance(error, ValueError)
+                else error
+            )
+            reason = " ".join(
+                (str(cause) if isinstance(cause, ValueError) else f"{type(error).__name__}: {error}").split()
+            )[:300]
             raise ValueError(f"data.source={self.source} cannot be read: {reason}") from error
         if self.streamed and not local:
             return Dataset.from_list(list(cast(Any, rows).take(self.limit))), False

@@ -13,6 +13,8 @@ from parallelbench.wiring.catalogue import LISTED, folder, options, settings
 from parallelbench.wiring.menu import COMMANDS, VALUED, WIDTH, plain, table
 
 FLAGS = ("--multirun", "--run", "--resolve", "--hydra-help", "--version", "--help", "--info")
+SHORT = ("-m", "-r", "-i")
+SHOWS = ("job", "hydra", "all")  # of --cfg
 OTHER_ROOT = ("--config-name", "-cn", "--config-path", "-cp")
 SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")  # how launchers count processes
 
@@ -99,7 +101,20 @@ def _task_names() -> tuple[str, ...]:
 
 def _check_words(words: Sequence[str]) -> None:
     """Raises ValueError for a word that is neither a setting nor a flag nor a flag's value, and for a plain key
-    without a value."""
+    or a flag without its value."""
+    for flag, value in pairwise([*words, ""]):
+        name, equals, inside = flag.partition("=")
+        given = inside if equals else value
+        if flag.startswith("-") and name not in (*FLAGS, *SHORT, *VALUED):
+            raise ValueError(f"{flag} is no flag of run; `parallelbench run --help` shows them")
+        if name == "--experimental-rerun":
+            raise ValueError(f"{name} would leave out all other words; repeat the command of the run instead")
+        if name in VALUED and (not given or given.startswith("-")):
+            raise ValueError(f"{name} has no value; give one behind it, or leave it out")
+        if name in ("--package", "-p") and given.partition(".")[0] not in (*settings(), *LISTED, "hydra", "_global_"):
+            raise ValueError(f"{name} {given} is no part of the config of a run; give one, such as {name} decoder")
+        if name in ("--cfg", "-c") and given not in SHOWS:
+            raise ValueError(f"{name} {given} shows nothing; give {' or '.join(SHOWS)}")
     for before, word in pairwise(["", *words]):
         if not word.startswith(("-", "~")) and "=" not in word and before not in VALUED:
             raise ValueError(f"{word!r} is no setting of a run; write settings as KEY=VALUE, such as limit=10")

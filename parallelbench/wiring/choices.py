@@ -19,6 +19,8 @@ def main(arguments: Sequence[str]) -> str:
     given = dict(word.split("=", 1) for word in arguments if "=" in word)
     mine = folder(given["config_dir"]) if "config_dir" in given else None
     wanted = [word for word in arguments if "=" not in word]
+    if len(wanted) > 1:
+        raise ValueError(f"list takes one group, not {len(wanted)}; give one of them, or none for all")
     for word in wanted:
         if word not in HEADINGS:
             raise ValueError(f"there is no group {word!r}; {nearest(word, HEADINGS)}")

@@ -22,6 +22,17 @@ from parallelbench.report.options import Untrusted
 from parallelbench.tasks import Task
 from parallelbench.wiring.catalogue import CONF, RUN, options
 
+KNOWN = {  # sentences of Hydra, OmegaConf and Python, with ours
+    r"Target '([^']*)' is blocklisted": r"_target_=\1 is no part of a run, and could run anything; give a "
+    "class such as decoders.Decoder",
+    r"Interpolation key '([^']*)' not found\s+full_key: (\S+)": r"\2 refers to ${\1}, which is not "
+    "there; give it a value",
+    r"Environment variable '([^']*)' not found[^$]*full_key: (\S+)": r"\2 refers to the environment variable \1, "
+    "which is not set; set it, or give a value",
+    r"Recursive interpolation detected\s+full_key: (\S+)": r"\1 refers to itself; give it a value",
+    r"^(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'": r"\1 has no setting \2; leave it out",
+    r"^(\w+)(?:\.__init__)?\(\) missing \d+ required positional arguments?: '(\w+)'": r"\1 has no \2; give it one",
+}
 PARTS = ("decoder", "cache", "stop", "suite")  # groups of what is built again from a stored config
 
 
@@ -124,4 +135,7 @@ def sentence(error: Exception) -> str:
         )
     if isinstance(error, OSError):
         return os_sentence(error)
+    for known, said in KNOWN.items():
+        if found := re.search(known, str(error)):
+            return found.expand(said)
     return " ".join(str(error).split("Config search path")[0].split())

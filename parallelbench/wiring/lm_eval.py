@@ -38,6 +38,7 @@ from parallelbench.stats.intervals import Value, product
 from parallelbench.wiring.catalogue import CONF
 from parallelbench.wiring.conf import in_one_sentence
 from parallelbench.wiring.config import build_generator
+from parallelbench.wiring.overrides import check_overrides
 
 NAME = "dllm"
 MAX_GEN_TOKS = 256  # where neither task nor user says, as in the harness's own models
@@ -325,6 +326,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     overrides = [f"model={name}"] if known else ["model=local", f"model.name_or_path={json.dumps(str(name))}"]
     overrides += [f"batch_size={batch_size}"] if batch_size else []
     overrides += ["gen_length=null", *(f"{key}={json.dumps(value)}" for key, value in options.items())]
+    check_overrides(overrides, sweeps=False)
     with in_one_sentence():
         with hydra.initialize_config_dir(str(CONF), version_base=None):
             config = hydra.compose("run", overrides)

@@ -12,26 +12,28 @@ from importlib import import_module
 from inspect import signature
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, OverrideType, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.validation import Checked, Count, Number, check_blocks, check_named, shown
+from dllm.validation import Checked, Count, Interval, Number, check_blocks, check_named, nearest, shown
 from parallelbench.records.facts import flatten
 from parallelbench.records.files import check_folder
 from parallelbench.tasks.base import Seed
-from parallelbench.wiring.catalogue import CONF, RUN, options
+from parallelbench.wiring.catalogue import CONF, GROUPS, LISTED, RUN, options, settings
 from parallelbench.wiring.conf import in_one_sentence, make_part, searched, sentence
 from parallelbench.wiring.exits import explained
 from parallelbench.wiring.menu import VALUED
 from parallelbench.wiring.show import outline
 
 MOST_JOBS = 10_000  # of a sweep
+SEVERAL = ("experiment", "sink")  # groups of which a run may have more than one option
+ADDED = (OverrideType.ADD, OverrideType.FORCE_ADD)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Settings(Checked):
     limit: Count
     seed: Seed
     batch_size: Count
-    gen_length: Count | None
+    gen_length: Annotated[int, Interval("[1, 131072]")] | None  # the longest context of a model
     block_length: Count | None
     traces: Number
     template: Sequence[str | Count] | str | None
@@ -59,6 +61,7 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         search = searched(config_dir)
         parsed = [_parsed(override) for override in overrides]
+        _check_choices(parsed, config_dir, sweeps)
         _check_jobs(parsed, sweeps)
         values = [_values(override, config_dir) for override in parsed]
         if (jobs := math.prod(map(len, values))) > MOST_JOBS:
@@ -84,13 +87,20 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
 
     def task(config: DictConfig) -> None:
         with explained(), in_one_sentence():
+            from transformers.utils import logging as transformers_logging  # half a second to import
+
+            transformers_logging.disable_progress_bar()
             leave_recipe_of_other_data(config, HydraConfig.get().overrides.task)
             check_parts(OmegaConf.to_container(config, resolve=True))
+            if config.get("out_dir") == "":
+                raise ValueError("out_dir= has no value; write out_dir=FOLDER")
             check_folder(Path(config.get("out_dir") or "."))
             import_module(f"parallelbench.training.{root}").work(config)  # and with it everything that trains
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     with explained():
+        if {"-m", "--multirun"} & set(arguments):
+            raise ValueError(f"{root} does one thing; leave out -m, and give the command once for each value")
         sys.argv = [f"parallelbench {root}", *arguments]
         try:
             hydra.main(version_base=None, config_path=str(CONF), config_name=root)(task)()
@@ -136,7 +146,7 @@ def _parts(node: Any, below: str = "") -> Iterator[tuple[str, str, dict[str, Any
     """The classes that a config names, each with the key that its values are below, and the values."""
     if isinstance(node, dict) and "_target_" in node:
         target = node["_target_"]
-        if not isinstance(target, str):
+        if not isinstance(target, str) or not target:
             raise ValueError(f"{below}_target_={shown(target, quoted=False)} is no name of a class; give one")
         yield below, target, {str(key): value for key, value in node.items()}
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
@@ -166,6 +176,38 @@ def _parsed(override: str) -> Override:
             raise ValueError(f'a name with a slash is no key; write "{parent}={{{name}: {value}}}"') from error
         value = shown(value, quoted=False)
         raise ValueError(f"{key}={value} is not in Hydra's grammar; quote the value: \"{key}='{value}'\"") from error
+
+
+def _check_choices(overrides: Sequence[Override], config_dir: Path | None, sweeps: bool) -> None:
+    """Raises ValueError for what Hydra would take and not honour, or refuse in its own terms: a group that is given
+    twice, added, removed or no name; a plain key that nobody reads; a folder of Hydra's; a launcher without a sweep."""
+    chosen = dict[str, str]()
+    for override in overrides:
+        word, key = shown(override.input_line, quoted=False), override.key_or_group
+        if override.package is not None and override.type in ADDED:
+            raise ValueError(f"{word} puts an option elsewhere than where a run reads it; write {key}=NAME")
+        if not any(os.path.isdir(folder / key) for folder in (CONF, config_dir) if folder):
+            top = key.partition(".")[0]
+            if override.type in ADDED and top not in (*settings(), *GROUPS, "sink", "hydra"):
+                raise ValueError(f"{word} sets nothing that a run reads; {nearest(top, [*settings(), *GROUPS])}")
+            if key in ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir"):
+                raise ValueError(f"{word} moves nothing of a run; write out_dir=FOLDER")
+            continue
+        if override.is_delete():
+            raise ValueError(f"{word} leaves a run without a {key}; choose one, or leave the word out for the usual")
+        if override.type in ADDED and key in LISTED:
+            raise ValueError(f"{word} adds to what a run has already; write {key}=NAME")
+        names = [override.value()] if not override.is_sweep_override() else []
+        if key not in SEVERAL and not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{word} is no name of a {key}; give one, as `parallelbench list {key}` shows them")
+        if any(isinstance(name, str) and re.search(r"^\.|\.yaml$", name) for name in names):
+            raise ValueError(f"{word} is the name of a file; give that of an option, without a folder and .yaml")
+        place = override.get_key_element().lstrip("+~")
+        if place in chosen:
+            raise ValueError(f"{chosen[place]} and {word} are two of one kind; give one, or a sweep: -m {key}=A,B")
+        chosen[place] = word
+        if key == "launcher" and not sweeps and names != ["basic"]:
+            raise ValueError(f"{word} spreads the jobs of a sweep; add -m, or leave it out")
 
 
 def _check_jobs(overrides: Sequence[Override], sweeps: bool) -> None:
@@ -207,10 +249,10 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
         inside = re.search(rf"full_key: ({re.escape(given)}\.\S+)", str(error.__cause__))  # of a mapping
         wrong = inside[1] if inside else given
         rest = [override for override in job if override.lstrip("~+").split("=")[0] != given]
-        settings = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))
-        parents = {name.rsplit(".", i)[0] for name in settings for i in range(1, name.count(".") + 1)}
+        known = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))
+        parents = {name.rsplit(".", i)[0] for name in known for i in range(1, name.count(".") + 1)}
         groups = ["launcher", "sink", "experiment"] if root == RUN else ["sink", "recipe"]
-        near = get_close_matches(wrong, [*settings, *sorted(parents), *groups], 1)
+        near = get_close_matches(wrong, [*known, *sorted(parents), *groups], 1)
         what = f"{wrong} is no setting of this run"
     elif option:
         near = [f"{option[1]}={name}" for name in get_close_matches(option[2], option[3].split(), 1)]

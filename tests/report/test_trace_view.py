@@ -320,7 +320,7 @@ def test_a_run_without_traces_shows_its_order(cli, made: Path) -> None:
     code, out, _ = cli("trace", str(made / "untraced"), record.id)
     assert code == 0 and "No trace was saved" in out and record.completion in out
     assert " ".join(str(at + 1) for at in record.committed_at if at >= 0)[:20] in out.replace("\n", " ")
-    assert "has no traces; repeat its command with traces=2" in cli("trace", str(made / "untraced"))[1]
+    assert "has no traces; repeat its command with traces=2" in cli("trace", str(made / "untraced"))[2]
 
 
 def test_what_is_not_there_is_said_in_a_sentence(cli, made: Path, tmp_path: Path) -> None:
