@@ -22,10 +22,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dllm.checkpoint import ASSETS, IN_THE_REPOSITORY, check_folder
 from dllm.converted.fields import Fields
 from dllm.layers import Gate, lora_layers
 from dllm.model import DiffusionLM
+from dllm.shipped import ASSETS, IN_THE_REPOSITORY, check_folder
 from dllm.text import BackboneLM
 from dllm.validation import shown
 

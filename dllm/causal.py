@@ -22,9 +22,7 @@ from transformers import (
 
 from dllm.adapter import attach_all
 from dllm.checkpoint import (
-    ASSETS,
     RESCALED,
-    check_folder,
     check_weights,
     find_file,
     first_device,
@@ -33,8 +31,6 @@ from dllm.checkpoint import (
     raw_config,
     read_backbone,
     read_tokenizer,
-    shipped_causal_models,
-    shipped_models,
     warn_of_slow_halves,
 )
 from dllm.converted.probe import check_forward
@@ -42,7 +38,7 @@ from dllm.converted.storage import refuse_quantised
 from dllm.kv import ColumnCache, OwnCache
 from dllm.layers import hidden_states, moved, use_fast_products_
 from dllm.model import DiffusionLM
-from dllm.spec import SPEC_FILE
+from dllm.shipped import ASSETS, SPEC_FILE, check_folder, shipped_causal_models, shipped_models
 from dllm.text import BackboneLM
 from dllm.validation import check
 

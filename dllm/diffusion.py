@@ -26,9 +26,7 @@ from transformers import (
 from dllm.adapter import add_mask, attach_all, brings_mask, is_attached
 from dllm.canvases import CanvasLM
 from dllm.checkpoint import (
-    ASSETS,
     RESCALED,
-    check_folder,
     check_weights,
     find_file,
     first_device,
@@ -37,8 +35,6 @@ from dllm.checkpoint import (
     raw_config,
     read_backbone,
     read_tokenizer,
-    shipped_causal_models,
-    shipped_models,
     to_dtype,
     warn_of_slow_halves,
 )
@@ -53,7 +49,8 @@ from dllm.graphs import Graphs, Recorded, Work, on_gpu
 from dllm.layers import use_fast_products_
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
-from dllm.spec import SPEC_FILE, ModelSpec
+from dllm.shipped import ASSETS, SPEC_FILE, check_folder, shipped_causal_models, shipped_models
+from dllm.spec import ModelSpec
 from dllm.validation import check
 from dllm.vision.dimple import DimpleBackbone
 from dllm.vision.seeing import VisionLM, read_processor

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from dllm.shipped import SPEC_FILE
 from dllm.validation import Checked, Count, Number
 
-SPEC_FILE = "dllm.json"
 Columns = TypeVar("Columns", Tensor, np.ndarray)  # column numbers, on the device or on the host
 
 

@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
 from dllm.checkpoint import (
-    ASSETS,
     check_finite,
     check_weights,
     one_sentence,
@@ -24,6 +23,7 @@ from dllm.converted.storage import check_counts, refuse_quantised
 from dllm.recurrent.depth import Depth, RecurrentLM
 from dllm.recurrent.llama import CONFIG_FILE, WEIGHTS_FILE, LlamaRecurrentLM
 from dllm.recurrent.raven import RavenBackbone, RavenConfig, RavenLM
+from dllm.shipped import ASSETS
 from dllm.validation import check
 
 

@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from dllm.adapter import MASK_TOKEN, add_mask, is_attached, merge
 from dllm.causal import CausalLM, load_causal
-from dllm.checkpoint import ASSETS, check_folder, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
+from dllm.checkpoint import find_file, one_sentence, raw_config, read_tokenizer
 from dllm.diffusion import load_diffusion
 from dllm.families import recognise
 from dllm.model import DiffusionLM
-from dllm.spec import SPEC_FILE
+from dllm.shipped import ASSETS, SPEC_FILE, check_folder, shipped_models
 
 
 def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **options: Any) -> CausalLM | DiffusionLM:

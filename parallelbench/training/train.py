@@ -15,8 +15,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from dllm.checkpoint import ASSETS
 from dllm.model import DiffusionLM
+from dllm.shipped import ASSETS
 from dllm.training.fit import FitConfig, fit, join
 from dllm.training.lora import Lora
 from dllm.training.objectives import NextToken

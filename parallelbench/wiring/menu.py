@@ -90,6 +90,7 @@ COMMANDS = {
             "svg": "FILE to draw it into, as a moving picture",
             "task": "the task whose first sample is decoded where no prompt is given; waiting_line/shuffle",
             "speed": "forwards a second at most; 6",
+            "config_dir": "folder with options of your own",
         },
         reads_runs=False,
     ),
@@ -120,6 +121,13 @@ COMMANDS = {
         "KIND NAME",
         "one choice: a task's prompt, target and scorer; a decoder's paper, knobs, defaults and grid; a model",
         {"config_dir": "folder with options of your own"},
+        reads_runs=False,
+    ),
+    "new": Command(
+        "wiring.new",
+        "KIND NAME",
+        "a decoder, cache, task or model of your own: code, yaml, grid and test in this folder, which run as they are",
+        {"config_dir": "folder of the yaml files; mine"},
         reads_runs=False,
     ),
     "train": Command(

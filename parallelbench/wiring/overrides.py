@@ -21,12 +21,13 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.validation import Checked, Count, Number, check_blocks, check_named, shown
+from dllm.shipped import check_folder, check_spelling
+from dllm.validation import Checked, Count, Number, at_home, check_blocks, check_named, shown
 from parallelbench.records.facts import flatten
-from parallelbench.records.files import check_folder
+from parallelbench.records.files import check_folder as check_out_dir
 from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF, RUN, options
-from parallelbench.wiring.conf import in_one_sentence, make_part, searched, sentence
+from parallelbench.wiring.conf import in_one_sentence, known_targets, make_part, searched, sentence
 from parallelbench.wiring.exits import explained
 from parallelbench.wiring.menu import VALUED
 from parallelbench.wiring.show import outline
@@ -52,10 +53,10 @@ class Settings(Checked):
         check_named(Settings, vars(self))
 
 
-def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sweeps: bool = True) -> None:
+def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sweeps: bool = True) -> DictConfig:
     """Raises ValueError, with the closest match, for a setting or option that does not exist, and for a value that its
     setting cannot have. Tries the first job of the sweep as Hydra would make it, and in it each other value that the
-    sweep gives. sweeps: whether there may be several jobs."""
+    sweep gives. Returns that first job. sweeps: whether there may be several jobs."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         search = searched(config_dir)
         parsed = [_parsed(override) for override in overrides]
@@ -76,6 +77,18 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
                     other = config.copy()
                     OmegaConf.update(other, override.key_or_group, _parsed(value).value(), force_add=True)
                     check_values(other, fits)
+    return config
+
+
+def check_given(config: DictConfig) -> None:
+    """Raises ValueError for a setting that has no default and was given no value, and for a model that is not here,
+    before the libraries that load it are imported."""
+    check_missing(config)
+    model = config.model
+    if "name_or_path" in model and model.get("_target_") in known_targets(("model",)):
+        name = str(at_home(model.name_or_path))
+        check_spelling(name)
+        check_folder(name)
 
 
 def run_command(root: str, arguments: Sequence[str]) -> None:
@@ -85,8 +98,9 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
     def task(config: DictConfig) -> None:
         with explained(), in_one_sentence():
             leave_recipe_of_other_data(config, HydraConfig.get().overrides.task)
+            check_missing(config)
             check_parts(OmegaConf.to_container(config, resolve=True))
-            check_folder(Path(config.get("out_dir") or "."))
+            check_out_dir(Path(config.get("out_dir") or "."))
             import_module(f"parallelbench.training.{root}").work(config)  # and with it everything that trains
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
@@ -107,7 +121,8 @@ def leave_recipe_of_other_data(config: DictConfig, given: Sequence[str]) -> None
     keys = [_parsed(override).key_or_group for override in given]
     if "data" in keys and config.get("data") is not None:
         taken = signature(hydra.utils.get_class(config.data["_target_"])).parameters
-        config.data = {k: v for k, v in config.data.items() if k in ("_target_", *taken) or f"data.{k}" in keys}
+        kept = cast(dict[str, Any], OmegaConf.to_container(config.data))
+        config.data = {k: v for k, v in kept.items() if k in ("_target_", *taken) or f"data.{k}" in keys}
 
 
 def check_values(config: DictConfig, fits: bool) -> None:
@@ -124,6 +139,13 @@ def check_values(config: DictConfig, fits: bool) -> None:
     if "_target_" in suite and not any(_parts(list(suite.values()))):  # its tasks are names
         make_part(config.suite)
     check_parts(plain)
+
+
+def check_missing(config: DictConfig) -> None:
+    """Raises ValueError for a setting that has no default and was given no value."""
+    if missing := sorted(OmegaConf.missing_keys(config)):
+        key = re.sub(r"\[(\d+)\]", r".\1", missing[0])
+        raise ValueError(f"{key} has no default; give it a value: {key}=...")
 
 
 def check_parts(plain: Any) -> None:
@@ -160,7 +182,7 @@ def _parsed(override: str) -> Override:
     except HydraException as error:
         key, equals, value = override.partition("=")
         if not equals:
-            raise ValueError(f"{override!r} is no setting; write settings as KEY=VALUE, such as seed=1") from error
+            raise ValueError(f"{override!r} is not a setting; write settings as KEY=VALUE, such as seed=1") from error
         parent, dot, name = key.rpartition(".")
         if dot and "/" in name:
             raise ValueError(f'a name with a slash is no key; write "{parent}={{{name}: {value}}}"') from error
@@ -174,6 +196,8 @@ def _check_jobs(overrides: Sequence[Override], sweeps: bool) -> None:
         word, value = shown(override.input_line, quoted=False), override.value()
         if override.is_sweep_override() and not sweeps:
             raise ValueError(f"{word} is several values; add -m to run each, or quote them if they are one text")
+        if (CONF / override.key_or_group).is_dir() and isinstance(value, int | float):
+            raise ValueError(f"{word} is not the name of an option; give one of the names of {override.key_or_group}")
         if isinstance(value, IntervalSweep):
             raise ValueError(f"{word} has no end of values; give those to run, as in choice(0.5,0.7)")
         if isinstance(value, RangeSweep):
@@ -199,7 +223,7 @@ def _values(override: Override, config_dir: Path | None = None) -> list[str]:
 def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[str], root: str) -> str:
     """Hydra's message for an override that fits nothing. A likely slip of the pen gets one of ours."""
     text = str(error)
-    where = f"`parallelbench {root} --help` shows what there is"
+    where = f"`parallelbench {root} --help` lists them all"
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
     option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
@@ -211,12 +235,12 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
         parents = {name.rsplit(".", i)[0] for name in settings for i in range(1, name.count(".") + 1)}
         groups = ["launcher", "sink", "experiment"] if root == RUN else ["sink", "recipe"]
         near = get_close_matches(wrong, [*settings, *sorted(parents), *groups], 1)
-        what = f"{wrong} is no setting of this run"
+        what = f"unknown setting {wrong!r}"
     elif option:
-        near = [f"{option[1]}={name}" for name in get_close_matches(option[2], option[3].split(), 1)]
-        what = f"{option[1]}={option[2]} is not there"
-        listed = f"`parallelbench list {option[1]}` shows what there is"
-        where = listed if root == RUN else f"there are {', '.join(option[3].split())}"
+        near = get_close_matches(option[2], option[3].split(), 1)
+        what = f"unknown {option[1]} {option[2]!r}"
+        listed = f"`parallelbench list {option[1]}` lists them all"
+        where = listed if root == RUN else f"choose among {', '.join(option[3].split())}"
     else:
         return sentence(error)
-    return f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}{where}"
+    return f"{what}; {f'did you mean {near[0]!r}? {where[0].upper()}{where[1:]}' if near else where}"

@@ -260,7 +260,7 @@ def test_what_is_no_model_no_cache_or_no_device_is_refused() -> None:
 
 @pytest.mark.parametrize("call", [d.generate, d.generate_verified, decode, d.decode_queue])
 def test_the_names_of_the_command_line_are_told_from_those_of_python(call: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_length'; the nearest is gen_len, "):
+    with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_length'; did you mean 'gen_len'\?"):
         call(make_model("full"), [[1]], gen_length=8)
 
 

@@ -336,7 +336,7 @@ def test_an_interrupted_command_says_how_to_go_on(cli, here: Path, monkeypatch: 
     assert cli("report", "runs")[::2] == (130, INTERRUPTED[1:])
 
 
-INTERRUPTED = "\nerror: interrupted; repeat the command to go on\n"
+INTERRUPTED = "\nerror: interrupted; run the same command again to resume\n"
 
 
 def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen:
