@@ -39,7 +39,7 @@ def prepare(
 ) -> tuple[torch.device | str, dict[str, Any], dict[str, Any]]:
     """The device ("auto" settled), the arguments of `from_pretrained`, and those of them that say where files are.
 
-    Raises ValueError for a device that is not there, and for an argument that would run hub code or unpickle.
+    Raises ValueError for a device that does not exist, and for an argument that would run hub code or unpickle.
     """
     for name in ("trust_remote_code", "use_safetensors"):
         if name in pretrained:

@@ -86,10 +86,9 @@ def load_diffusion(
     pretrained: for transformers' `from_pretrained`: device_map (which replaces device), max_memory, offload_folder,
         attn_implementation, quantization_config, revision ...
 
-    Raises ValueError, naming what is wrong, when the device is not there; when the checkpoint is absent, incomplete or
-    corrupt; when its architecture is unknown or cannot denoise, or nothing gives its spec; and when it would need hub
-    code or pickled weights.
-    """
+    Raises ValueError, naming what is wrong, when the device does not exist; when the checkpoint is absent, incomplete
+    or corrupt; when its architecture is unknown or cannot denoise, or nothing gives its spec; and when it would need
+    hub code or pickled weights."""
     check(load_diffusion, name_or_path=name_or_path, device=device, dtype=dtype, spec=spec, family=family)
     check(load_diffusion, adapter=adapter, chat_template=chat_template, compile=compile)
     if str(name_or_path) in shipped_causal_models():

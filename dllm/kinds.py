@@ -33,7 +33,7 @@ def load(name_or_path: str | Path, *, guidance: NonNegative | None = None, **opt
         that a diffusion model is meant, unless config.json says that the model is recurrent.
 
     Raises ValueError as `load_diffusion` does, for options of another kind of model, and, before the hub is asked, for
-    a name that is nearly a shipped model's and a folder that is not there.
+    a name that is nearly a shipped model's and a folder that does not exist.
     """
     check(load, name_or_path=name_or_path, guidance=guidance)
     name_or_path, options = at_home(name_or_path), at_home(options)

@@ -35,8 +35,8 @@ def shipped_causal_models() -> list[str]:
 
 
 def check_folder(name: str) -> None:
-    """Raises ValueError for a folder that is not there, before it is looked for on the hub, which takes a minute where
-    it is out of reach. An id of the hub is OWNER/NAME; one that is in its cache may be a name alone."""
+    """Raises ValueError for a folder that does not exist, before it is looked for on the hub, which takes a minute
+    where it is out of reach. An id of the hub is OWNER/NAME; one that is in its cache may be a name alone."""
     parts = Path(name).parts
     if os.path.exists(name) or os.path.isdir(ASSETS / name):
         return

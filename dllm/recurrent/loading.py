@@ -49,7 +49,7 @@ def load_recurrent(
 
     hub: revision, token, cache_dir and local_files_only, for what is on the hub.
 
-    Raises ValueError for any other folder, or a device that is not there.
+    Raises ValueError for any other folder, or a device that does not exist.
     """
     check(load_recurrent, name_or_path=name_or_path, device=device, dtype=dtype)
     device, pretrained, hub = prepare(device, hub)

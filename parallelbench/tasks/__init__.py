@@ -70,7 +70,7 @@ class Suite(Checked):
 
     def build(self) -> list[Task]:
         """The tasks in order. Raises ValueError for a text task whose grammar
-        backend or BERTScore model is not there."""
+        backend or BERTScore model is missing."""
         known = named_tasks(self.lengths)
         if any(isinstance(task, str) and first_wording(whole_name(task, known)) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)

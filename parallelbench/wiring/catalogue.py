@@ -34,7 +34,7 @@ def comments(file: Path) -> list[str]:
 
 
 def verified(model: str, mine: Path | None = None) -> str:
-    """What the file of a model says was verified of it, in short; nothing where it says nothing."""
+    """What the file of a model says was verified of it, briefly; nothing where it says nothing."""
     said = (
         line.partition("verified: ")[2]
         for line in comments(option_file("model", model, mine))

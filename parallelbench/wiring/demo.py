@@ -1,4 +1,4 @@
-"""The command `demo`: one prompt decoded before your eyes, by one decoder or two beside each other."""
+"""The command `demo`: one prompt decoded before your eyes, by one decoder or two side by side."""
 
 import sys
 from collections.abc import Sequence

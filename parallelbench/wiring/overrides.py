@@ -159,7 +159,7 @@ def _parts(node: Any, below: str = "") -> Iterator[tuple[str, str, dict[str, Any
     if isinstance(node, dict) and "_target_" in node:
         target = node["_target_"]
         if not isinstance(target, str):
-            raise ValueError(f"{below}_target_={shown(target, quoted=False)} is no name of a class; give one")
+            raise ValueError(f"{below}_target_={shown(target, quoted=False)} is not a name of a class; give one")
         yield below, target, {str(key): value for key, value in node.items()}
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         yield from _parts(value, f"{below}{key}.")
@@ -221,7 +221,7 @@ def _values(override: Override, config_dir: Path | None = None) -> list[str]:
 
 
 def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[str], root: str) -> str:
-    """Hydra's message for an override that fits nothing. A likely slip of the pen gets one of ours."""
+    """Hydra's message for an override that fits nothing. A likely typo gets one of ours."""
     text = str(error)
     where = f"`parallelbench {root} --help` lists them all"
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)

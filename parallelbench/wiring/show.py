@@ -25,7 +25,7 @@ from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import WIDTH, table
 
 OURS = ("decoders", "dllm", "parallelbench")
-FULL = 95  # characters of a line of a docstring from which on the next goes on
+FULL = 95  # characters of a line of a docstring from which on the next continues
 KINDS = ("task", *LISTED)
 YAML = {"None": "null", "True": "true", "False": "false"}
 

@@ -64,10 +64,10 @@ class Report:
 
 
 def read_report(path: Path) -> Report:
-    """Raises ValueError for a file that is no page of a report."""
+    """Raises ValueError for a file that is not a page of a report."""
     found = DATA.search(path.read_text(encoding="utf-8"))
     if found is None or "equal" not in (data := json.loads(found[1])):
-        raise ValueError(f"{path} is no page of this version; make it again with its script")
+        raise ValueError(f"{path} is not a page of this version; make it again with its script")
     return Report(data)
 
 
@@ -83,7 +83,7 @@ def against(row: Comparison, other: str) -> str:
 
 
 def on_model(run: Row) -> str:
-    """A run beside those of other models: "ar on tiny-ar"."""
+    """A run next to those of other models: "ar on tiny-ar"."""
     name = " ".join(word for word in run["name"].split(" ") if not word.startswith("model="))
     return f"{name} on {run.get('model_title', run['model'])}"
 
@@ -121,7 +121,7 @@ def phenomenon(report: Report) -> Claims:
 
 
 def at_equal_quality(report: Report) -> Claims:
-    """The fastest decoder at equal quality, and how many are faster than the reference beyond doubt."""
+    """The fastest decoder at equal quality, and how many are reliably faster than the reference."""
     equal = report.data["equal"]
     if equal is None or equal["use"] is None:
         return
@@ -141,7 +141,7 @@ def at_equal_quality(report: Report) -> Claims:
 
 
 def with_caches(report: Report) -> Claims:
-    """Each cache beside none, with the fastest decoder that was run without one. Caches of the same numbers are one
+    """Each cache next to none, with the fastest decoder that was run without one. Caches of the same numbers are one
     claim."""
     plain = [run for run in report.runs if run["cache"] == "none"]
     if not plain:
@@ -160,8 +160,8 @@ def with_caches(report: Report) -> Claims:
 
 
 def beside_one_token(report: Report) -> Claims:
-    """Runs beside one token per forward of the same model, but for those that another beats in points and forwards, and
-    those that surely lose more than MOST_LOST points."""
+    """Runs next to one token per forward of the same model, but for those that another beats in points and forwards,
+    and those that surely lose more than MOST_LOST points."""
     methods = [(run, report.baseline(run)) for run in report.runs if not run["is_ceiling"]]
     rows = [(run, one, report.compare(one, run)[ALL]) for run, one in methods if one not in (None, run)]
     for run, baseline, row in rows:
@@ -180,7 +180,7 @@ def beside_one_token(report: Report) -> Claims:
 
 
 def in_theory(folder: Path) -> Claims:
-    """Closed forms beside ideal models."""
+    """Closed forms compared with ideal models."""
     with open(folder / "theory.csv", newline="", encoding="utf-8") as file:
         rows = [{key: row[key] for key in row} for row in csv.DictReader(file)]
     inside = [float(r["ci_low"]) <= float(r["accuracy_closed"]) <= float(r["ci_high"]) for r in rows]
@@ -233,12 +233,12 @@ STORY = (
         "bash scripts/published/learned.sh", at_equal_quality,
     ),
     Chapter(
-        "autoregressive", "Beside an autoregressive model", "The same size and data, one token after the other.",
+        "autoregressive", "Next to an autoregressive model", "The same size and data, one token after the other.",
         "bash scripts/published/compare_ar.sh", at_equal_quality,
     ),
     Chapter(
         "verified", "Verified",
-        "Drafts that are checked before they count give the text of one token per forward; others stand beside them.",
+        "Drafts that are checked before they count give the text of one token per forward; others are next to them.",
         "bash scripts/published/verified.sh", beside_one_token,
     ),
     Chapter(
@@ -250,7 +250,7 @@ STORY = (
         "bash scripts/published/recurrent_curve.sh", at_equal_quality,
     ),
     Chapter(
-        "theory", "Theory", "What no decoder can avoid: closed forms beside ideal models.",
+        "theory", "Theory", "What no decoder can avoid: closed forms compared with ideal models.",
         "python -m parallelbench analyze theory out_dir=results/published/theory", None, "fig2a.png",
     ),
 )  # fmt: skip
@@ -277,7 +277,7 @@ pre { overflow-x: auto; background: var(--soft); padding: .5rem .8rem; border-ra
 <p>Each number below is computed from the samples of its page. Brackets are 95 % intervals over these samples.
 Speed is counted in forward passes: most pages were decoded on a busy machine, so their seconds are left out.
 <code>bash scripts/published/render.sh</code> makes a page of each report, with every sample, from the records that are
-published with it: <code>report.html</code> beside <code>report.md</code>.</p>
+published with it: <code>report.html</code> next to <code>report.md</code>.</p>
 </section>
 $chapters
 </main>

@@ -409,7 +409,7 @@ def test_other_causal_models_denoise(tmp_path: Path, config: PreTrainedConfig, m
 
 @pytest.mark.parametrize(
     ("ignored", "message"),
-    [("attention_mask", "what stands past a row's end"), ("position_ids", "a window on kept K/V gives other logits")],
+    [("attention_mask", "what is past a row's end"), ("position_ids", "a window on kept K/V gives other logits")],
 )
 def test_the_probe_finds_what_a_backbone_ignores(causal: Path, ignored: str, message: str) -> None:
     model = dllm.load(causal, spec=SPEC)

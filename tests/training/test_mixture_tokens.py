@@ -99,5 +99,5 @@ def test_tokens_are_refused_for_wordings_that_are_not_there_and_where_mask_stand
         phrases(templates=(9,))
     model = dllm.load("tiny")
     model.spec = replace(model.spec, mask_id=len(model.tokenizer))
-    with pytest.raises(ValueError, match="has MASK behind its 2397 tokens"):
+    with pytest.raises(ValueError, match="has MASK after its 2397 tokens"):
         add_tokens(model, [" house"], seed=0)

@@ -160,7 +160,7 @@ def test_a_slip_of_the_pen_gets_the_nearest_word(cli, words: list[str], nearest:
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A --config-dir with a task of one's own, whose module lies beside it, far from the current folder."""
+    """A --config-dir with a task of one's own, whose module lies next to it, far from the current folder."""
     (tmp_path / "far" / "mine" / "suite").mkdir(parents=True)
     blocks = re.findall(r'^```\w+ title="([^"\n]+)"\n(.*?)^```$', (ROOT / "docs/extending.md").read_text(), re.S | re.M)
     for title in ("my_task.py", "mine/suite/mine.yaml"):

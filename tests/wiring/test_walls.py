@@ -53,7 +53,7 @@ REFUSED = [  # and a part of the sentence
     ("run decoder.rule._target_=[a]", "decoder.rule._target_=['a'] is no name of a class; give one"),
     ("run cache._target_=null", "cache._target_=None is no name of a class; give one"),
     (LONG, "unknown command"),
-    (f"show decoder {LONG}", "is not there"),
+    (f"show decoder {LONG}", "unknown decoder"),
     (f"list {LONG}", "there is no group"),
     (f"report {LONG}", "holds no run"),
     (f"report . {LONG}=1", "unknown option"),
@@ -295,5 +295,5 @@ def test_a_file_system_that_cannot_wait_for_its_disk_can_be_used(tmp_path: Path,
 @pytest.mark.parametrize("out_dir", ["link", "link/below"])
 def test_a_link_to_nothing_is_named(cli, tmp_path: Path, out_dir: str) -> None:
     (tmp_path / "link").symlink_to("nothing")
-    with pytest.raises(ValueError, match="link is a link to nothing, which is not there"):
+    with pytest.raises(ValueError, match="link is a link to nothing, which does not exist"):
         files.out_folder(tmp_path / out_dir)

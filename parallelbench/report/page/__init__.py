@@ -260,7 +260,7 @@ def _packed_json(value: object) -> str:
 
 
 def _embedded(value: object) -> str:
-    """JSON in ASCII that can neither end the script element it stands in nor open a comment."""
+    """JSON in ASCII that can neither end the script element it is in nor open a comment."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

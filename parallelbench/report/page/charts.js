@@ -14,7 +14,7 @@
   const methods = (rows) => those(those(rows, (row) => !row.run.is_apart), (row) => !row.run.is_ceiling);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  // Where a label may stand beside its point, in pixels: nearest first.
+  // Where a label may be put next to its point, in pixels: nearest first.
   const PLACES = [[8, -5, "left"], [8, 11, "left"], [-8, -5, "right"], [-8, 11, "right"], [0, -10, "center"], [0, 18, "center"],
     [12, -16, "left"], [-12, -16, "right"], [12, 22, "left"], [-12, 22, "right"]];
   /** Labels that neither touch each other nor a point; those without room are left out. */

@@ -91,7 +91,7 @@
     equalQuality();
 
     $("mixed").textContent = unique(rows.map((row) => measuredOn(row.run))).length > 1
-      ? "; these runs were measured on different devices, batch sizes or beside others, so their seconds do not compare" : "";
+      ? "; these runs were measured on different devices, with other batch sizes or next to other jobs, so their seconds do not compare" : "";
     $("no-seconds").textContent = data.no_seconds;
     $("chart-seconds").parentElement.hidden = rows.filter((row) => row.tokens_per_s[0] !== null).length < Math.min(2, rows.length);
     drawAll(rows);
@@ -143,7 +143,7 @@
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());
 
-  // ---- What a reader chose, in the URL behind #, so that it can be shared
+  // ---- What a reader chose, in the URL after #, so that it can be shared
 
   const DEFAULTS = { task: ALL, loss: $("loss").value };
   let player = null, section = "";
