@@ -1,6 +1,6 @@
 """Parallel decoders for diffusion language models: one denoising loop and everything that decides what to commit.
 
-What it exports stands in `__init__.pyi`, and is imported when it is asked for.
+What it exports is in `__init__.pyi`, and is imported when it is asked for.
 """
 
 import lazy_loader

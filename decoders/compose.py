@@ -99,7 +99,7 @@ class Decoder(Checked):
         return fitting[0]
 
     def tree(self) -> Iterator[Part]:
-        """All parts. The parts inside a part come right behind it."""
+        """All parts. The parts inside a part come right after it."""
         return _tree(self._parts())
 
     def init(self, shape: Shape) -> list[Memory]:

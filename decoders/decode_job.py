@@ -32,7 +32,7 @@ class DecodeJob:
     decoder, cache, stop: what is decided, what is computed again, and where a text ends.
     gen_len: columns to fill, for all rows or for each.
     templates: instead of `gen_len`, each row's response with MASK where a token is wanted. Its other ids are fixed:
-        they are never masked or overwritten. No EOS before them ends the row, a given EOS behind them does.
+        they are never masked or overwritten. No EOS before them ends the row, a given EOS after them does.
     spread: how a row becomes rows of a forward: one window, several blocks in flight (`RunningSet`), or several states
         (`Ahead`, `Lookahead`).
     slots: rows that are decoded at once at most. When one ends, the next prompt takes its place. None: all.
@@ -40,7 +40,7 @@ class DecodeJob:
     draws: which sample of its prompt each row is, from 0. None: equal prompts of the call are numbered in order.
     max_steps: forwards after which a row is given up. None: `decoder.max_steps`.
     on_step: called after each step. Its view has the logits of the whole window, and all open blocks side by side.
-    reference: responses that the view shows beside each step. Where the decoder needs them and None is given, they are
+    reference: responses that the view shows next to each step. Where the decoder needs them and None is given, they are
         decoded first with one token per forward, which costs no NFE.
     device: where the canvas is.
 

@@ -65,7 +65,7 @@ class BanEos(LogitTransform):
 @dataclass(frozen=True)
 class Cooling(LogitTransform):
     """Divides the logits by a temperature that falls linearly, from `hot` before the first of `steps` forwards to
-    `cold` behind the last."""
+    `cold` after the last."""
 
     hot: Scale = 0.8
     cold: Scale = 0.4

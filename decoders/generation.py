@@ -125,7 +125,7 @@ def generate_verified(
     batch_size: Count = 16,
     seed: int = 0,
 ) -> list[Generation]:
-    """Decodes up to `gen_len` tokens behind each prompt with drafts that the model's causal mode verifies: greedy texts
+    """Decodes up to `gen_len` tokens after each prompt with drafts that the model's causal mode verifies: greedy texts
     are those of one token per forward, sampled ones are distributed as its samples.
 
     For example `generate_verified(model, ["Hello"], how=Verified(MaskDrafts()))`. model: an autoregressive one, or a

@@ -60,7 +60,7 @@ class Logits:
 
     @cached_property
     def values(self) -> Float[Tensor, "B W V"]:
-        """The logits, 0 where they are not there: as large as all of them, unless they are."""
+        """The logits, 0 where there are none: as large as all of them, unless they are."""
         if self._boost is not None:
             return self._boost.values()
         (first, *rest) = self._pieces

@@ -76,9 +76,9 @@ class TokenEdit(Revise):
 
     post: None counts the window's steps from the first on, and takes as many as it has columns (DMax).
     settled: a full window is left, too, once all its likeliest tokens have at least this probability. None: it is not.
-    past_eos: whether what stands behind a window's first EOS is edited too, as published. Nobody reads it.
-    remask: whether what stands behind a window's first edit is masked again, and not edited (ours). It was decided
-        behind a wrong token. A step that edits is then one of the `post`, so that a row makes progress.
+    past_eos: whether what is after a window's first EOS is edited too, as published. Nobody reads it.
+    remask: whether what is after a window's first edit is masked again, and not edited (ours). It was decided
+        after a wrong token. A step that edits is then one of the `post`, so that a row makes progress.
     """
 
     tau: NonNegative = 0.5

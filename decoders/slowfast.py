@@ -24,7 +24,7 @@ class SlowFast(Revise):
     Each exploring step estimates the span: up to the farthest masked confidence >= see, or one column. The span is the
     first estimate that agrees with those before it, else the mean of the last `agree` ones.
 
-    From the second forward of a span on, the model sees nothing behind it. A cycle makes all its exploring forwards,
+    From the second forward of a span on, the model sees nothing after it. A cycle makes all its exploring forwards,
     also when nothing is left to fill. They count, as in the published numbers. Its rule
     is `FixedK("all")`.
 

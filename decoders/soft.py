@@ -62,7 +62,7 @@ class SelfDoubt(SoftStep):
 
 @dataclass(frozen=True)
 class SelfCondition(SoftStep):
-    """The whole predicted distribution, beside the token that the position shows."""
+    """The whole predicted distribution, next to the token that the position shows."""
 
     def __call__(self, view: View, logits: Logits, memory: Memory) -> Soft:
         return Soft(logits.probs(), torch.ones(view.tokens.shape, device=logits.device))

@@ -1,4 +1,4 @@
-"""The state of one decode call: the canvas, and where each row stands. No other file slices or moves windows."""
+"""The state of one decode call: the canvas, and where each row is. No other file slices or moves windows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -206,7 +206,7 @@ class DecodeState:
 
     @property
     def behind(self) -> Int[Tensor, "B W"]:
-        """The columns behind those of the windows."""
+        """The columns after those of the windows."""
         return self._step_cache.get("behind", lambda: self.columns + 1)
 
     @property
@@ -236,7 +236,7 @@ class DecodeState:
 
     @property
     def may_end(self) -> Bool[Tensor, "B W"]:
-        """Positions of `inside` at which an EOS ends the row: those behind its fixed columns."""
+        """Positions of `inside` at which an EOS ends the row: those after its fixed columns."""
         return self._step_cache.get("may_end", lambda: self.inside & (self.columns >= self.tail[:, None]))
 
     @property
@@ -298,7 +298,7 @@ class DecodeState:
         self.eos_ahead[rows[:, None], columns] = prob
 
     def expect_(self, responses: Sequence[Sequence[int]]) -> None:
-        """Keeps other responses to the same prompts as the reference. Behind their last token stands EOS."""
+        """Keeps other responses to the same prompts as the reference. After their last token is EOS."""
         self.reference = torch.full_like(self.canvas, self.spec.eos_ids[0])
         for row, (start, tokens) in enumerate(zip(self.prompt_len.tolist(), responses, strict=True)):
             self.reference[row, start : start + len(tokens)] = torch.tensor(tokens, dtype=torch.long)

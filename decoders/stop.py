@@ -36,7 +36,7 @@ def check_is_stop_rule(stop: object) -> None:
 
 def check_stop(stop: object, spec: ModelSpec) -> None:
     """Raises ValueError unless it is a StopRule, and for one that writes to the state it is shown, whose `columns`,
-    `pending` and the like the loop goes on to use. It is tried on a row with an EOS and on one without."""
+    `pending` and the like the loop continues to use. It is tried on a row with an EOS and on one without."""
     check_is_stop_rule(stop)
     assert isinstance(stop, StopRule)
     prompts, responses = [[0]] * 2, [[spec.mask_id] * 4] * 2
@@ -88,7 +88,7 @@ class StrictEos(StopRule):
 @dataclass(frozen=True)
 class Eotp(StopRule):
     """Cuts the canvas after an EOS, also when masks are left before it (Learn2PD's EoTP, arXiv 2509.25188). Columns
-    behind it are never decoded. Columns before it still are.
+    after it are never decoded. Columns before it still are.
 
     scope: which masked columns count when the model expects an EOS there. "query" is all columns of the forward, which
         then all go through the model's head (the published plain function). "window" is the window (the published
@@ -128,7 +128,7 @@ class Eotp(StopRule):
 def _first_eos_end(
     state: DecodeState, tokens: Int[Tensor, "B N"], behind: Int[Tensor, "..."], where: Bool[Tensor, "B N"]
 ) -> Int[Tensor, " B"]:
-    """The column after the first EOS of `where`. The present end in rows without one. behind: each token's next."""
+    """The column after the first EOS of `where`. The present end in rows without one. after: each token's next."""
     ends = state.spec.is_eos(tokens) & where
     after = torch.where(ends, behind, state.limit)
     return after.amin(1)

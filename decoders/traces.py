@@ -2,7 +2,7 @@
 prompt's final tokens, and those of one token per forward.
 
 A folder holds traces.json (what was decoded, and with what) and one safetensors file per batch of prompts. A file is
-complete or not there, and depends on its batch alone. A recording that was killed therefore goes on where it stopped.
+complete or not there, and depends on its batch alone. A recording that was killed therefore continues where it stopped.
 """
 
 import json
@@ -43,7 +43,7 @@ class Recorder:
         self.steps.append({name: value[active].cpu() for name, value in kept.items()})
 
     def shard(self, final: Responses, reference: Responses, gen_len: int) -> dict[str, Tensor]:
-        """Everything of one decode call: `[N, ...]` per step, `[R, gen_len]` per row with -1 behind the text."""
+        """Everything of one decode call: `[N, ...]` per step, `[R, gen_len]` per row with -1 after the text."""
         joined = {name: torch.cat([step[name] for step in self.steps]) for name in self.steps[0]}
         small = {name: value.int() if value.dtype == torch.long else value for name, value in joined.items()}
         return small | {"final": _padded(final, gen_len), "reference": _padded(reference, gen_len)}
@@ -59,7 +59,8 @@ def step_bytes(window: int) -> int:
 
 
 def open_traces(folder: Path, about: Mapping[str, Any]) -> None:
-    """Starts a recording, or goes on with one of the same settings. Raises ValueError when the folder holds another."""
+    """Starts a recording, or continues with one of the same settings. Raises ValueError when the folder holds
+    another."""
     path, wanted = folder / "traces.json", {"schema": SCHEMA, **about}
     if path.exists():
         if json.loads(path.read_text(encoding="utf-8")) != wanted:

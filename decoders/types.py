@@ -54,7 +54,7 @@ class View:
     shadow: the probability of each present token where the model cannot see it. Set if a part declares `needs_shadow`.
     reference: what one token per forward would write here. Set if a part declares `needs_reference`.
     forced: rows that must commit when their rule commits nothing. None: all.
-    waiting: rows whose window lies behind one that is not finished, and which therefore stay in it. None: no row.
+    waiting: rows whose window lies after one that is not finished, and which therefore stay in it. None: no row.
     together: so many rows each are the open blocks of one prompt, whose surest mask is committed. None: it need not be.
     """
 
@@ -94,7 +94,7 @@ class Update:
     hold: rows that stay for another forward in a window that is full. None: no row.
     soft: what positions show the model in the next forward. None: their token, and MASK or a token of noise.
     shown: that token of noise, for a model with `spec.noise`. None: a new one.
-    sight: columns of the window that the next forward sees, from the left, or EVERYTHING. Logits behind them mean
+    sight: columns of the window that the next forward sees, from the left, or EVERYTHING. Logits after them mean
         nothing. None: all.
     accepted: positions that the rule's filter accepted. None: it has no filter.
     """
@@ -118,7 +118,7 @@ class Part(Checked):
     needs_decided: the part reads logits at positions that are decided already. A decoder with a revision always gets
         them.
     needs_noise: the part shows undecided positions noise, which takes a model with `spec.noise`.
-    needs_one_block: the part says what the model sees in its window or behind it, or counts looks that a waiting window
+    needs_one_block: the part says what the model sees in its window or after it, or counts looks that a waiting window
         costs nothing for, so that it takes one block at a time.
     scale: confidences that the part can read, the usual one first (`Decoder.confidence`).
     steps: forwards per window that the part was given, 0 where it plans none. A row is given up after twice as many.
@@ -213,7 +213,7 @@ class CommitRule(Part, ABC):
 class Revise(Part, ABC):
     """Turns the commits into the final update: may remask or edit live positions of the window.
 
-    edits: it writes the likeliest token where another one stands.
+    edits: it writes the likeliest token in place of another one.
     """
 
     edits: ClassVar[bool] = False
@@ -236,7 +236,7 @@ class Drafted:
     """Drafts that one forward verified.
 
     forward: its number from 0. tokens: the drafts. accepted: how many of them were written, from the first. tied: the
-    verifier's likeliest tokens behind those were too close to tell, so that the next forward looks at them again.
+    verifier's likeliest tokens after those were too close to tell, so that the next forward looks at them again.
     """
 
     forward: int
@@ -249,7 +249,7 @@ class Drafted:
 class DecodedRow:
     """One decoded prompt.
 
-    token_ids: the response up to its first EOS behind its last fixed token of another kind, without that EOS.
+    token_ids: the response up to its first EOS after its last fixed token of another kind, without that EOS.
     committed_at: per response column the forward (from 0) that wrote it, -1 where none did.
     nfe: forwards of this row.
     queried: columns that these forwards computed.

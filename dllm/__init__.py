@@ -1,6 +1,6 @@
 """Diffusion language models: wrappers over transformers backbones, K/V by canvas column, caches, training.
 
-What it exports stands in `__init__.pyi`, and is imported when it is asked for.
+What it exports is in `__init__.pyi`, and is imported when it is asked for.
 """
 
 import lazy_loader

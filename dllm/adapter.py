@@ -6,7 +6,7 @@ renames them. Which modules it covers is read off its tensors, so any way of lis
 Three things are ours and not PEFT's:
     "active": "drafts" in adapter_config.json: the adapter acts at drafted columns only (`ModelSpec.context_causal`).
     "mask_id" in adapter_config.json: the MASK that it was trained with, which the base may have no row for.
-    A tensor `mask_embedding` `[D]` beside the factors: the input embedding of MASK.
+    A tensor `mask_embedding` `[D]` next to the factors: the input embedding of MASK.
 """
 
 import json
@@ -22,10 +22,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dllm.checkpoint import ASSETS, IN_THE_REPOSITORY, check_folder
 from dllm.converted.fields import Fields
 from dllm.layers import Gate, lora_layers
 from dllm.model import DiffusionLM
+from dllm.shipped import ASSETS, IN_THE_REPOSITORY, check_folder
 from dllm.text import BackboneLM
 from dllm.validation import shown
 
@@ -104,7 +104,7 @@ def brings_mask(folders: str | Path | Sequence[str | Path] | None, mask_id: int)
 
 
 def add_mask(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, token: int) -> None:
-    """Gives a model MASK_TOKEN, in place: a spare row of the embeddings, or one behind them, their mean."""
+    """Gives a model MASK_TOKEN, in place: a spare row of the embeddings, or one after them, their mean."""
     embeddings = backbone.get_input_embeddings().weight
     assert isinstance(embeddings, Tensor)
     if token >= len(embeddings):

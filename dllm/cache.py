@@ -1,4 +1,4 @@
-"""Which columns a step computes again. A strategy is a frozen config; it reads where each row stands.
+"""Which columns a step computes again. A strategy is a frozen config; it reads where each row is.
 
 `prefix` and `dual` are Fast-dLLM's approximate caches (arXiv 2505.22618, section 3.2), `vicinity` and the refresh
 interval dInfer's (arXiv 2510.08666), `prefill` is Dimple's (arXiv 2505.16990), `delayed` and `greedy` are dKV-Cache's
@@ -32,7 +32,7 @@ class CacheStrategy(Checked, ABC):
         return False
 
     def stateless(self, spec: ModelSpec) -> bool:
-        """Whether the columns of a forward depend on nothing but where the row stands, and not on its steps since it
+        """Whether the columns of a forward depend on nothing but where the row is, and not on its steps since it
         entered the window, so that several states of a row can share what is kept."""
         return False
 
@@ -41,13 +41,14 @@ class CacheStrategy(Checked, ABC):
 class WindowCache(CacheStrategy):
     """Computes the window and columns around it. Entering a window, and every `refresh_every` steps, it computes all.
 
-    before, after: columns beside the window, None for all. Both None: no cache. `prefix` is 0 and None, `dual` 0 and 0.
+    before, after: columns next to the window, None for all. Both None: no cache. `prefix` is 0 and None, `dual` 0 and
+    0.
     warmup: the first steps of a request compute all columns too (dInfer's vicinity: 4).
     freeze_prompt: prompts are computed in the first forward and never again (Dimple's prefilling).
     look_back: for a token-shifted model also computes the column before, which predicts the window's first. Without it,
         as in Fast-dLLM's Dream file, the first keeps its logits of the pass over all columns.
 
-    In a block-causal model, none behind the window's block. With prompt p, window w, before=0, after=2:
+    In a block-causal model, none after the window's block. With prompt p, window w, before=0, after=2:
 
         column     0  1  2  3  4  5  6  7  8  9 10 11
                    p  p  p  p  .  .  w  w  .  .  .  .
@@ -135,7 +136,7 @@ class BlockCache(CacheStrategy):
     a finished block costs no forward of its own.
 
     first_token: the block before (at first the prompt's whole blocks) gets a forward of its own, which decides the new
-        block's first token, blind to tokens given behind it, and nothing else. So does Fast-dLLM v2's released sampler.
+        block's first token, blind to tokens given after it, and nothing else. So does Fast-dLLM v2's released sampler.
     """
 
     first_token: bool = False
@@ -163,7 +164,8 @@ class BlockCache(CacheStrategy):
 
 @dataclass(frozen=True)
 class SubBlockCache(CacheStrategy):
-    """Fast-dLLM v2's two levels: exact K/V of finished blocks; in a block whose first token stands, only the window.
+    """Fast-dLLM v2's two levels: exact K/V of finished blocks; in a block whose first token is decided, only the
+    window.
 
     It is approximate: other columns see the window as it was at their last refresh. Use a block_length that divides the
     model's block (published: 8 of 32). first_token: as in `BlockCache`, and the column before is not computed.
@@ -244,7 +246,7 @@ def _block_start(progress: Progress, spec: ModelSpec) -> Int[np.ndarray, " B"]:
 
 
 def _finish(progress: Progress, spec: ModelSpec, step: int = 0) -> Bool[np.ndarray, " B"]:
-    """Rows whose forward `step` of the window is the one over what stands before its block: of a row's first window,
+    """Rows whose forward `step` of the window is the one over what is before its block: of a row's first window,
     and of a block's first one."""
     begin = _block_start(progress, spec)
     return (progress.step == step) & (begin > 0) & (progress.first | (begin == progress.start)) & ~progress.done

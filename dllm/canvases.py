@@ -76,7 +76,7 @@ class CanvasLM(BackboneLM):
         return {kind: as_taken(mask, self.backbone, self.dtype) for kind, mask in attended.items()}
 
     def _encode(self, canvas: Int[Tensor, "B T"], rows: Int[Tensor, " N"], length: int, kv: ColumnCache) -> None:
-        """Keeps K/V of these rows' first columns. Those behind a shorter row's prefix mean nothing: its columns do not
+        """Keeps K/V of these rows' first columns. Those after a shorter row's prefix mean nothing: its columns do not
         look ahead, and its canvas does not look at them."""
         keys = torch.arange(canvas.shape[1], device=canvas.device)
         query = keys[:length].repeat(len(rows), 1)

@@ -22,9 +22,7 @@ from transformers import (
 
 from dllm.adapter import attach_all
 from dllm.checkpoint import (
-    ASSETS,
     RESCALED,
-    check_folder,
     check_weights,
     find_file,
     first_device,
@@ -33,8 +31,6 @@ from dllm.checkpoint import (
     raw_config,
     read_backbone,
     read_tokenizer,
-    shipped_causal_models,
-    shipped_models,
     to_dtype,
     warn_of_slow_halves,
 )
@@ -43,7 +39,7 @@ from dllm.converted.storage import refuse_quantised
 from dllm.kv import ColumnCache, OwnCache
 from dllm.layers import hidden_states, moved, use_fast_products_
 from dllm.model import DiffusionLM
-from dllm.spec import SPEC_FILE
+from dllm.shipped import ASSETS, SPEC_FILE, check_folder, shipped_causal_models, shipped_models
 from dllm.text import BackboneLM
 from dllm.validation import check
 
@@ -89,7 +85,7 @@ class CausalLM(BackboneLM):
     def next_logits(
         self, tokens: Int[Tensor, "B T"], where: Bool[Tensor, "B T"], rng: torch.Generator
     ) -> Float[Tensor, "N V"]:
-        """Logits for the token behind each marked column, in reading order, for training."""
+        """Logits for the token after each marked column, in reading order, for training."""
         head = self.backbone.get_output_embeddings()
         if head is None or any(vars(self.backbone.config).get(name) not in (None, 1) for name in RESCALED):
             return self.backbone(input_ids=tokens, use_cache=False).logits[where]
@@ -105,7 +101,7 @@ class StreamPlan:
     """One forward of a causal stream over a subset of rows.
 
     rows: ascending. columns: canvas columns to compute, ascending, whose K/V is overwritten; a shorter row repeats its
-    last. want: places among them whose next tokens are asked for. anchors: columns behind each of which a group of
+    last. want: places among them whose next tokens are asked for. anchors: columns after each of which a group of
     `size` MASKs drafts on. all_rows: rows are the whole batch in order. enters: nothing is kept of the rows yet.
     """
 
@@ -153,7 +149,7 @@ class CausalStream:
                 f"model {model.name!r} gives other logits where a mask of ours says what it sees, so it cannot verify "
                 "drafts; use decoder=ar"
                 if drafts
-                else f"model {model.name!r} says other things of a text in parts, beside another, than of all of it, "
+                else f"model {model.name!r} says other things of a text in parts, next to another, than of all of it, "
                 "so it cannot be decoded in batches that are refilled; use a model whose state is in a cache of "
                 "transformers, or model.dtype=float32"
             )
@@ -182,8 +178,8 @@ class CausalStream:
     def logits(
         self, canvas: Int[Tensor, "B T"], plan: StreamPlan, kv: ColumnCache | OwnCache
     ) -> tuple[Float[Tensor, "R W V"], Float[Tensor, "R A G V"]]:
-        """One forward: logits for the token behind each wanted column, which see what stands before it, and for the
-        tokens that the MASKs of each group stand for, which see what stands up to their anchor and each other.
+        """One forward: logits for the token after each wanted column, which see what is before it, and for the
+        tokens that the MASKs of each group stand for, which see what is up to their anchor and each other.
 
         Writes the K/V of `plan.columns` into `kv`; nothing else reads that of groups. MASK is none of the candidates of
         a diffusion model.
@@ -221,8 +217,8 @@ class CausalStream:
 
     @torch.no_grad()
     def is_exact(self) -> bool:
-        """Whether forwards over parts of two texts say what a plain one says over each. The shorter text goes on alone,
-        and the other begins again beside it."""
+        """Whether forwards over parts of two texts say what a plain one says over each. The shorter text continues
+        alone, and the other begins again next to it."""
         backbone, device, again = self.model.backbone, self.device, 0 if self._as_it_is else 1
         tokens = torch.arange(12, device=device).view(2, 6) % self.model.vocab_size
         steps = (([0, 1], [3, 1], True), ([1], [2], False), ([0], [4], True), ([0, 1], [5, 3], False))
@@ -256,7 +252,7 @@ def _check_takes_drafts_back(model: CausalLM) -> None:
     elif windows - {"full_attention"}:
         reason = f"has layers of {min(windows - {'full_attention'})}, which a mask of ours would widen"
     elif any(config.get(name) not in (None, 1) for name in RESCALED) or backbone.get_output_embeddings() is None:
-        reason = "changes its logits behind the head"
+        reason = "changes its logits after the head"
     if reason is not None:
         raise ValueError(f"model {model.name!r} {reason}; use decoder=ar")
 
@@ -273,9 +269,8 @@ def load_causal(
     """A shipped autoregressive model by name, or any causal LM of transformers by folder or hub id, in eval mode.
 
     The arguments are those of `dllm.load`, which loads diffusion models too. Raises ValueError, naming what is wrong,
-    when the device is not there; when the checkpoint is absent, incomplete or corrupt; when it is a diffusion or masked
-    LM or has no tokenizer; and when it would need hub code or pickled weights.
-    """
+    when the device does not exist; when the checkpoint is absent, incomplete or corrupt; when it is a diffusion or
+    masked LM or has no tokenizer; and when it would need hub code or pickled weights."""
     check(load_causal, name_or_path=name_or_path, device=device, dtype=dtype, chat_template=chat_template)
     dtype = to_dtype(dtype)
     check(load_causal, adapter=adapter)

@@ -12,20 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import cached_file
 
 from dllm.converted.storage import check_counts, check_plain, check_tokenizer, held, unstacked, unwrapped, weight_files
-from dllm.spec import SPEC_FILE
-from dllm.validation import shown
 
-ASSETS = Path(__file__).parent / "assets"
-IN_THE_REPOSITORY = ("smollm2-ar", "smollm2-block", "smollm2-draft", "tiny-dparallel", "tiny-uniform")
-"""Shipped models that are in the repository's assets and, for their size, not in the wheel."""
-
-FETCHED = ("smollm2", "qwen-coder")  # folders of models/ that dllm.training.fetch makes
 HUB = ("revision", "token", "cache_dir", "local_files_only")  # where the files are; config and tokenizer need it too
 ELSEWHERE = {"variant", "subfolder", "state_dict"}  # arguments by which weights are in other files
 PLAIN_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
@@ -42,54 +34,12 @@ RESCALED = (
 )  # settings of models that change logits after the head
 
 
-def shipped_models() -> list[str]:
-    """Names of the diffusion models that come with the package."""
-    return sorted(path.parent.name for path in ASSETS.glob(f"*/{SPEC_FILE}"))
-
-
-def shipped_causal_models() -> list[str]:
-    """Names of the autoregressive models that come with the package."""
-    return sorted({path.parent.name for path in ASSETS.glob("*/config.json")} - set(shipped_models()))
-
-
-def check_folder(name: str) -> None:
-    """Raises ValueError for a folder that is not there, before it is looked for on the hub, which takes a minute where
-    it is out of reach. An id of the hub is OWNER/NAME; one that is in its cache may be a name alone."""
-    parts = Path(name).parts
-    if os.path.exists(name) or os.path.isdir(ASSETS / name):
-        return
-    if name in IN_THE_REPOSITORY:
-        raise ValueError(
-            f"the weights of {name} are in the repository and not in the installed wheel; clone it and install it by "
-            f"`pip install -e .`, or give the path of its folder dllm/assets/{name}"
-        )
-    if parts[:1] == ("models",):
-        made = parts[-1] in FETCHED
-        how = f"make it: python -m dllm.training.fetch {parts[-1]} (docs/training.md)" if made else "give one that is"
-        raise ValueError(f"the folder {name} is not here; {how}")
-    is_path = name.startswith((".", "~", "/", "\\")) or len(parts) > 2 or name.endswith(("/", ".gguf"))
-    beside = len(parts) < 2 or Path(parts[0]).is_dir()
-    if is_path or (beside and not _is_cached(name)):
-        known = ", ".join(sorted({*shipped_models(), *shipped_causal_models()}))
-        raise ValueError(
-            f"cannot load model {shown(name)} (shipped models: {known}): there is no such folder, and an id of the hub "
-            "is OWNER/NAME"
-        )
-
-
-def _is_cached(name: str) -> bool:
-    try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except ValueError:  # no id at all
-        return False
-
-
 def prepare(
     device: torch.device | str, pretrained: Mapping[str, Any]
 ) -> tuple[torch.device | str, dict[str, Any], dict[str, Any]]:
     """The device ("auto" settled), the arguments of `from_pretrained`, and those of them that say where files are.
 
-    Raises ValueError for a device that is not there, and for an argument that would run hub code or unpickle.
+    Raises ValueError for a device that does not exist, and for an argument that would run hub code or unpickle.
     """
     for name in ("trust_remote_code", "use_safetensors"):
         if name in pretrained:

@@ -26,9 +26,7 @@ from transformers import (
 from dllm.adapter import add_mask, attach_all, brings_mask, is_attached
 from dllm.canvases import CanvasLM
 from dllm.checkpoint import (
-    ASSETS,
     RESCALED,
-    check_folder,
     check_weights,
     find_file,
     first_device,
@@ -37,8 +35,6 @@ from dllm.checkpoint import (
     raw_config,
     read_backbone,
     read_tokenizer,
-    shipped_causal_models,
-    shipped_models,
     to_dtype,
     warn_of_slow_halves,
 )
@@ -53,7 +49,8 @@ from dllm.graphs import Graphs, Recorded, Work, on_gpu
 from dllm.layers import use_fast_products_
 from dllm.model import DiffusionLM
 from dllm.plan import Plan
-from dllm.spec import SPEC_FILE, ModelSpec
+from dllm.shipped import ASSETS, SPEC_FILE, check_folder, shipped_causal_models, shipped_models
+from dllm.spec import ModelSpec
 from dllm.validation import check
 from dllm.vision.dimple import DimpleBackbone
 from dllm.vision.seeing import VisionLM, read_processor
@@ -89,10 +86,9 @@ def load_diffusion(
     pretrained: for transformers' `from_pretrained`: device_map (which replaces device), max_memory, offload_folder,
         attn_implementation, quantization_config, revision ...
 
-    Raises ValueError, naming what is wrong, when the device is not there; when the checkpoint is absent, incomplete or
-    corrupt; when its architecture is unknown or cannot denoise, or nothing gives its spec; and when it would need hub
-    code or pickled weights.
-    """
+    Raises ValueError, naming what is wrong, when the device does not exist; when the checkpoint is absent, incomplete
+    or corrupt; when its architecture is unknown or cannot denoise, or nothing gives its spec; and when it would need
+    hub code or pickled weights."""
     check(load_diffusion, name_or_path=name_or_path, device=device, dtype=dtype, spec=spec, family=family)
     dtype = to_dtype(dtype)
     check(load_diffusion, adapter=adapter, chat_template=chat_template, compile=compile)

@@ -204,7 +204,7 @@ class ExactModel:
         kv: Any,
         soft: SoftInput | None = None,
     ) -> Float[Tensor, "R W V"]:
-        """Log probabilities for the columns `want`, in float64, where -inf is exact. At columns behind the answer they
+        """Log probabilities for the columns `want`, in float64, where -inf is exact. At columns after the answer they
         mean nothing. Raises ValueError for soft inputs."""
         if soft is not None:
             raise ValueError("an exact posterior takes no soft inputs")

@@ -231,7 +231,7 @@ def _diffusion_gemma_config(raw: Config) -> PreTrainedConfig:
 
 
 def _diffusion_gemma_spec(raw: Config) -> ModelSpec:
-    """Uniform noise over the whole vocabulary, so MASK is the id behind it. Canvases follow each other directly behind
+    """Uniform noise over the whole vocabulary, so MASK is the id after it. Canvases follow each other directly after
     the prompt, on no grid."""
     text = raw["text_config"]
     eos_ids = as_ids(raw.get("eos_token_id") or text.get("eos_token_id") or 1)
@@ -286,7 +286,7 @@ FAMILIES: dict[str, Family] = {
     "dimple": Family(_dimple_config, _dream_spec, DimpleBackbone, tokenizer=Qwen2Tokenizer, harmless=WINDOW),
     "sdar": Family(_sdar_config, _sdar_spec, Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer, harmless=WINDOW),
     "sdar_moe": Family(_sdar_moe_config, _sdar_spec, Qwen3MoeForCausalLM, tokenizer=Qwen2Tokenizer, harmless=WINDOW),
-    # <|mask|> is the first id behind the tokens of Qwen2.5 and Qwen3
+    # <|mask|> is the first id after the tokens of Qwen2.5 and Qwen3
     "a2d-qwen2": Family(a2d_config(Qwen2Config), a2d_spec(151665), Qwen2ForCausalLM, tokenizer=Qwen2Tokenizer),
     "a2d-qwen3": Family(a2d_config(Qwen3Config), a2d_spec(151669), Qwen3ForCausalLM, tokenizer=Qwen2Tokenizer),
     "a2d-llama": Family(a2d_config(LlamaConfig), a2d_spec(None), LlamaForCausalLM, tokenizer=PreTrainedTokenizerFast),

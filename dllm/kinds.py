@@ -1,28 +1,23 @@
 """One `load` for every kind of model that a folder may hold."""
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoTokenizer
 
 from dllm.causal import load_causal
-from dllm.checkpoint import (
-    ASSETS,
-    HUB,
-    IN_THE_REPOSITORY,
-    check_folder,
-    find_file,
-    raw_config,
-    read_tokenizer,
-    shipped_causal_models,
-    shipped_models,
-)
+from dllm.checkpoint import HUB, find_file, raw_config, read_tokenizer
 from dllm.diffusion import load_diffusion
 from dllm.families import recognise
 from dllm.guidance import Guided
 from dllm.recurrent import is_recurrent, load_recurrent, recurrent_folder
-from dllm.spec import SPEC_FILE
+from dllm.shipped import (
+    SPEC_FILE,
+    check_folder,
+    check_spelling,
+    shipped_causal_models,
+    shipped_models,
+)
 from dllm.validation import NonNegative, at_home, check
 
 OF_DIFFUSION = ("spec", "family", "config", "adapter", "compile", "guidance")
@@ -38,11 +33,11 @@ def load(name_or_path: str | Path, *, guidance: NonNegative | None = None, **opt
         that a diffusion model is meant, unless config.json says that the model is recurrent.
 
     Raises ValueError as `load_diffusion` does, for options of another kind of model, and, before the hub is asked, for
-    a name that is nearly a shipped model's and a folder that is not there.
+    a name that is nearly a shipped model's and a folder that does not exist.
     """
     check(load, name_or_path=name_or_path, guidance=guidance)
     name_or_path, options = at_home(name_or_path), at_home(options)
-    _check_spelling(str(name_or_path))
+    check_spelling(str(name_or_path))
     check_folder(str(name_or_path))
     kind = _kind(name_or_path, options)
     if kind == "diffusion":
@@ -57,13 +52,6 @@ def load(name_or_path: str | Path, *, guidance: NonNegative | None = None, **opt
             f"{'autoregressive' if kind == 'causal' else 'depth-recurrent'}; leave it out"
         )
     return (load_causal if kind == "causal" else load_recurrent)(name_or_path, **options)
-
-
-def _check_spelling(name: str) -> None:
-    shipped = sorted({*IN_THE_REPOSITORY, *(path.name for path in ASSETS.iterdir())})
-    near = get_close_matches(name.replace("_", "-"), shipped, 1, cutoff=0.8)
-    if near and name not in shipped and "/" not in name and not Path(name).exists():
-        raise ValueError(f"there is no model {name!r}; the nearest shipped one is {near[0]!r}")
 
 
 def _kind(name_or_path: str | Path, options: dict[str, Any]) -> str:

@@ -127,7 +127,7 @@ class ColumnCache(Cache):
             store.scatter_(2, where, new.gather(2, where))
 
     def drop(self, rows: Int[Tensor, " N"], positions: Int[Tensor, "N T"], prompt_len: Int[Tensor, " N"]) -> None:
-        """Empties rows, whose columns now have these positions behind prompts of these lengths."""
+        """Empties rows, whose columns now have these positions after prompts of these lengths."""
         self.positions = self.positions.index_copy(0, rows, positions)
         self.prompt_len = self.prompt_len.index_copy(0, rows, prompt_len)
         for store in self._stores():
@@ -163,7 +163,7 @@ class OwnCache:
     def next_logits(
         self, tokens: Int[Tensor, "R C"], last: Int[Tensor, " R"], rows: Int[Tensor, " R"], enters: bool
     ) -> Float[Tensor, "R 1 V"]:
-        """Logits for the token behind each row's last one.
+        """Logits for the token after each row's last one.
 
         tokens: of rows that enter, all up to place `last`; of others the next one. rows: ascending; where they do not
             enter, all that go on.

@@ -69,7 +69,7 @@ def queried(plan: Plan, nowhere: int) -> Int[Tensor, "R Q"]:
 
 
 def sources(plan: Plan, want: Int[Tensor, "R W"], shift: int, length: int) -> Int[Tensor, "R W"]:
-    """Where among the R * Q queried columns of all rows those are that predict these. One that is not queried, behind a
+    """Where among the R * Q queried columns of all rows those are that predict these. One that is not queried, after a
     row's end, counts as the row's first. length: columns of the canvas."""
     (rows, width), columns = plan.query.shape, (want - shift).clamp(min=0) if shift else want
     if plan.first is None:

@@ -1,4 +1,4 @@
-"""A diffusion language model: a stock transformers backbone, its spec and its tokenizer behind one call, `logits`.
+"""A diffusion language model: a stock transformers backbone, its spec and its tokenizer in one call, `logits`.
 
 The backbone is a decoder-only transformers model that runs with `config.is_causal = False`, a ready 4-D mask and our
 ColumnCache. Logits come back for the columns that were asked for, so no other file knows of the token shift. MASK is

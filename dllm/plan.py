@@ -23,7 +23,7 @@ class Plan:
     keep: whether K/V is stored and read. False where every query holds all that its rows see.
     only: nothing but the wanted columns may be decided, because no others have logits yet.
     first: the first column of every row, where all rows compute the same ones with no gap. None: they may not.
-    seen: no row sees this column or one behind it, so their K/V is not read: at least each row's live end. None: the
+    seen: no row sees this column or one after it, so their K/V is not read: at least each row's live end. None: the
         canvas' end.
     """
 
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where each row stands, on the host, so that planning never waits for the device.
+    """Where each row is, on the host, so that planning never waits for the device.
 
     start, previous: first column of the window, and of the window before (0 in the first).
     end: the live end (exclusive).
@@ -133,7 +133,7 @@ def alike(widths: Int[np.ndarray, " R"], padding: int | None) -> list[Int[np.nda
     if not len(widths):
         return []
     order = widths.argsort(kind="stable")
-    saved = np.arange(1, len(order)) * (widths[order[-1]] - widths[order[:-1]])  # by cutting behind each
+    saved = np.arange(1, len(order)) * (widths[order[-1]] - widths[order[:-1]])  # by cutting after each
     if padding is None or not len(saved) or saved.max() <= padding:
         return [np.arange(len(widths))]
     cut = int(saved.argmax()) + 1

@@ -64,7 +64,7 @@ class ShadowDenoiser(Denoiser, Protocol):
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """What the benchmark needs of a model of any kind, beside what its decoder needs.
+    """What the benchmark needs of a model of any kind, besides what its decoder needs.
 
     device: where its inputs belong.
     dtype: of its weights, for the record.
@@ -110,11 +110,11 @@ class DenoisingLM(Denoiser, LanguageModel, Protocol):
 
 
 def usable(device: torch.device | str, model: object) -> torch.device:
-    """The device. Raises ValueError for one that is not there, and for another one than that of the model."""
+    """The device. Raises ValueError for one that does not exist, and for another one than that of the model."""
     try:
         device = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:  # torch says which in many lines
-        raise ValueError(f"device={str(device)!r} is not there; give cpu, or cuda where there is a GPU") from error
+        raise ValueError(f"device={str(device)!r} does not exist; give cpu, or cuda where there is a GPU") from error
     own = model.device if isinstance(model, LanguageModel) else device
     if own.type != device.type:
         raise ValueError(f"device={str(device)!r}, but the model is on {str(own)!r}; give device={str(own)!r}")

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from dllm.shipped import SPEC_FILE
 from dllm.validation import Checked, Count, Number
 
-SPEC_FILE = "dllm.json"
 Columns = TypeVar("Columns", Tensor, np.ndarray)  # column numbers, on the device or on the host
 
 
@@ -28,11 +28,11 @@ class ModelSpec(Checked):
     block: columns per block of a block-causal model, on a grid that begins at column 0 unless `prompt_block` or
         `prompt_grid` says otherwise. None for a bidirectional model.
     context_causal: whether, in a model with blocks, only drafted columns look ahead. A row's drafted columns are its
-        first MASK and all behind it. Those before are settled: they attend only to columns before them, and are what
+        first MASK and all after it. Those before are settled: they attend only to columns before them, and are what
         they are in a causal LM. For example [A B M C] in one block: A and B are settled, M and C see all four. With
-        shift 1, B predicts M and has to see C: where the first MASK's block has a token behind it, the column before
+        shift 1, B predicts M and has to see C: where the first MASK's block has a token after it, the column before
         that MASK is drafted too.
-    prompt_block: whether, in a model with blocks, the prompt is a block of its own, behind which the grid begins (D2F).
+    prompt_block: whether, in a model with blocks, the prompt is a block of its own, after which the grid begins (D2F).
     prompt_grid: whether, in a model with blocks, one of them ends where the prompt ends: the grid begins at column
         prompt_len mod block, and a first block that is cut holds the prompt's first columns (Tiny-A2D, OPDLM).
     response_position: RoPE position of the first response column, None to count on from the prompt. A fixed one keeps
@@ -67,7 +67,7 @@ class ModelSpec(Checked):
         if self.mask_id in self.eos_ids or self.mask_id == self.pad_id:
             raise ValueError(f"mask_id={self.mask_id} is also EOS or PAD; a dLLM needs a mask token of its own")
         if self.noise and self.mask_id < self.noise:
-            raise ValueError(f"mask_id={self.mask_id} is among the {self.noise} ids of noise; give an id behind them")
+            raise ValueError(f"mask_id={self.mask_id} is among the {self.noise} ids of noise; give an id after them")
         if self.noise and self.context_causal:
             raise ValueError("context_causal=true looks for MASK, which a model with noise never sees; leave one out")
         if self.context_causal and self.block is None:

@@ -27,7 +27,7 @@ MARK = "\ue000\ue001"  # private characters: what no template writes of its own
 MAX_LINES, MAX_SECONDS, MAX_GROWTH = 300_000, 2, 100_000  # of a template: steps, their time, characters it adds
 MAX_BYTES = 2**30  # of memory that it takes while it works
 TIMED = {"<template>", jinja2.filters.__file__, jinja2.utils.__file__}  # files whose loops a template can run
-NUMBERS = ("integer", "float", "string")  # Jinja's names of what stands in a template
+NUMBERS = ("integer", "float", "string")  # Jinja's names of what is in a template
 _ALONE = threading.Lock()
 
 
@@ -101,7 +101,7 @@ def encode_text(
     """Token ids of a text, or of a chat rendered with the tokenizer's template. A chat that says nothing has none.
 
     A text begins with BOS where the tokenizer writes one, and so does a chat by the plain template; any other template
-    writes what its model wants. show: what stands in the text for a message's part of the type image. None: the model
+    writes what its model wants. show: what is in the text for a message's part of the type image. None: the model
     reads text alone. Raises ValueError, with the model's name, when there is no tokenizer or no chat template, and as
     `render_chat` does.
     """
@@ -122,7 +122,7 @@ def encode_text(
 
 
 def encode_piece(of: object, text: str) -> list[int]:
-    """Token ids of a text that stands after others, so without BOS. of: a tokenizer or a model."""
+    """Token ids of a text that is after others, so without BOS. of: a tokenizer or a model."""
     _check_whole(text)
     tokenizer = of if isinstance(of, PreTrainedTokenizerBase) else of.tokenizer if isinstance(of, Tokenized) else None
     if isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -137,7 +137,7 @@ def encode_piece(of: object, text: str) -> list[int]:
 
 
 def _begun(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
-    """Ids behind BOS, once, where the tokenizer begins texts with it. No ids stay none."""
+    """Ids after BOS, once, where the tokenizer begins texts with it. No ids stay none."""
     bos = tokenizer.bos_token_id
     begins = ids and bos is not None and ids[0] != bos and cast(list[int], tokenizer("a")["input_ids"])[0] == bos
     return [cast(int, bos), *ids] if begins else ids
@@ -216,7 +216,7 @@ def _rendered(
 @lru_cache
 def _check_powers(template: str) -> None:
     """Raises ValueError for a template one step of which can take hours that nothing ends, with numbers of any length:
-    by the operator **, by * but for a product with one number or text that stands there, and by round(PLACES)."""
+    by the operator **, by * but for a product with one number or text that is there, and by round(PLACES)."""
     lexed = jinja2.Environment().lex(template)
     code = [(kind, text) for _, kind, text in lexed if kind not in ("whitespace", "data")]
     code = [("", "")] * 2 + code + [("", "")] * 3

@@ -214,12 +214,16 @@ def at_home(value: Any) -> Any:
     return os.path.expanduser(value) if isinstance(value, str) and re.match("~(/|$)", value) else value
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """What to choose instead of a word that is not known: the closest, and all of them."""
+def nearest(word: str, known: Iterable[str], listed: str = "") -> str:
+    """What to choose instead of an unknown word: the closest, if there is one, and where to find the others.
+
+    listed: the command that lists them; without one they are named here.
+    """
     names = list(known)
     ends = {name.split("/")[-1]: name for name in names}
     near = get_close_matches(word.split("/")[-1], ends, 1)
-    return f"{f'the nearest is {ends[near[0]]}, and there are' if near else 'choose among'} {', '.join(names)}"
+    others = f"`{listed}` lists them all" if listed else f"choose among {', '.join(names)}"
+    return f"did you mean {ends[near[0]]!r}? {others[0].upper()}{others[1:]}" if near else others
 
 
 def shown(value: Any, quoted: bool = True) -> str:

@@ -1,6 +1,6 @@
 """ParallelBench: tasks, runs, metrics and reports. The only package that knows tasks, files and plots.
 
-What it exports stands in `__init__.pyi`, and is imported when it is asked for.
+What it exports is in `__init__.pyi`, and is imported when it is asked for.
 """
 
 import lazy_loader

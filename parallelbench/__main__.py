@@ -1,6 +1,7 @@
 """Command line: `parallelbench COMMAND`, or `python -m parallelbench COMMAND`. Each command is imported when it is
 called for, and when its words are known to be right."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -14,6 +15,8 @@ HELP = ("-h", "--help")
 
 
 def main() -> None:
+    if not {"", os.getcwd()} & set(sys.path):  # `python -m` looks there too, a console script does not
+        sys.path.append(os.getcwd())
     with explained():
         _main(menu.understood(sys.argv[1:]) or ["--help"])
 

@@ -2,7 +2,7 @@
 # Distils the shipped model in rounds (dParallel), which gave `tiny-dparallel`: each model learns from the decodes of the one
 # before.
 #   bash scripts/distill_tiny.sh [OUT_DIR] [ROUNDS] [key=value ...]
-# About 15 minutes a round on one idle core; interrupted, it goes on where it was. All tasks, 250 prompts each; of the text
+# About 15 minutes a round on one idle core; interrupted, it continues where it was. All tasks, 250 prompts each; of the text
 # tasks it learns the answers of score 1 alone. Trajectories by a threshold of 0.99: nearly the tokens of one per step, in a
 # sixth of the forwards. The weight of certainty is small until the answers have become one.
 # Keys of the objective replace all of these: objective=mdlm is the control, objective.certainty=0 and

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains smollm2-ar, smollm2-block and smollm2-draft, adapters of SmolLM2-135M (conf/recipe/smollm2_*.yaml):
 #   bash scripts/english.sh [ar] [block] [draft]
-# Hours on one CPU core each; killed, the same command goes on. The result is results/runs/english/NAME/adapter.
+# Hours on one CPU core each; killed, the same command continues. The result is results/runs/english/NAME/adapter.
 # block starts from the shipped smollm2-ar and has four stages; the result is in block-fourth/adapter.
 set -euo pipefail
 runs=results/runs/english
@@ -18,7 +18,7 @@ for name in "$@"; do
     draft) answer $runs/chat.jsonl 6000 ;;
   esac
   python scripts/train.py recipe="smollm2_$name" out_dir="$runs/$name"
-  if [ "$name" = block ]; then # honest confidences (docs/training.md), tokens kept behind a MASK, more text
+  if [ "$name" = block ]; then # honest confidences (docs/training.md), tokens kept after a MASK, more text
     lists="waiting_line/insert_random: 1.5, waiting_line/remove_random: 1.5, waiting_line/replace_random: 1.5"
     several="waiting_line/shuffle: 1.8, puzzle/latin_square_n4: 3.0" # tasks with several right answers
     text="waiting_line/shuffle: 2.5, waiting_line/sort: 2.5, puzzle/latin_square_n4: 2.0, text/paraphrase: 1.5"

@@ -2,7 +2,7 @@
 # Trains the shipped tiny-block: tiny-ar turned into a block-diffusion LM; then groups of blocks that are masked together,
 # with longer lists; then the same with more Latin squares.
 #   bash scripts/train_tiny_block.sh [OUT_DIR] [TINY_AR]
-# About five and a half hours of one crowded core. Interrupted, it goes on from its last checkpoint. The result is OUT_DIR/third/model.
+# About five and a half hours of one crowded core. Interrupted, it continues from its last checkpoint. The result is OUT_DIR/third/model.
 set -euo pipefail
 out=${1:-results/runs/train-tiny-block}
 from=${2:-tiny-ar}

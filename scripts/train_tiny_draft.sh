@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Trains the shipped tiny-draft: tiny-ar keeps its next-token mode and learns to draft behind any column of its text.
+# Trains the shipped tiny-draft: tiny-ar keeps its next-token mode and learns to draft after any column of its text.
 #   bash scripts/train_tiny_draft.sh [OUT_DIR]
-# About 25 minutes on one CPU core; interrupted, it goes on from its last checkpoint. The result is OUT_DIR/model.
+# About 25 minutes on one CPU core; interrupted, it continues from its last checkpoint. The result is OUT_DIR/model.
 set -euo pipefail
 python scripts/train.py objective=drafting init=tiny-ar name=tiny-draft threads=1 \
   'spec={shift: 1, block: 8, context_causal: true}' \

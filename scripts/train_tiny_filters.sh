@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains the shipped filters: learn2pd-tiny and agreement-tiny, on one recording of what tiny decodes.
 #   bash scripts/train_tiny_filters.sh [OUT_DIR]
-# About ten minutes on one CPU core; interrupted, it goes on where it was. The results are OUT_DIR/block/filter and
+# About ten minutes on one CPU core; interrupted, it continues where it was. The results are OUT_DIR/block/filter and
 # OUT_DIR/position/filter.
 set -euo pipefail
 out=${1:-results/runs/train-tiny-filters}

@@ -2,7 +2,7 @@
 # Trains the shipped tiny-uniform: tiny, taught to see noise where it saw MASK, on answers of 32 columns, then a second
 # stage with more Latin squares and random edits, which come last.
 #   bash scripts/train_tiny_uniform.sh [OUT_DIR]
-# About twenty minutes on one CPU core; interrupted, it goes on from its last checkpoint. The result is OUT_DIR/second/model.
+# About twenty minutes on one CPU core; interrupted, it continues from its last checkpoint. The result is OUT_DIR/second/model.
 set -euo pipefail
 out=${1:-results/runs/train-tiny-uniform}
 train() {

@@ -83,7 +83,7 @@ class AdaptiveDepth(Checked):
     def _think(
         self, model: RecurrentLM, tokens: list[int], state: Float[Tensor, "1 W D"], place: Place
     ) -> tuple[Tensor, Float[Tensor, "1 1 V"], int]:
-        """The columns' last states, logits for the token behind them, and how many passes they took."""
+        """The columns' last states, logits for the token after them, and how many passes they took."""
         injected = model.inject(torch.tensor([tokens], device=model.device), place)
         want = torch.full((1, 1), len(tokens) - 1, device=model.device)
         most = self.recurrences or model.depth.recurrences

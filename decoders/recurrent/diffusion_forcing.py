@@ -24,13 +24,13 @@ from dllm.validation import Checked, Count, Fraction, Interval, NonNegative, Num
 
 @dataclass
 class Front:
-    """Where one row stands. Columns before `base` are frozen; the front is the W columns from there on.
+    """Where one row is. Columns before `base` are frozen; the front is the W columns from there on.
 
     seed: of its tokens.
     state: of the front's columns.
     injected: what the recurrences of the front's columns were given in the last round. Columns that came later lack it.
     base: number of frozen columns.
-    tokens: inputs of the columns from `base` on. Behind the front they are drafts for columns to come.
+    tokens: inputs of the columns from `base` on. After the front they are drafts for columns to come.
     given: how many of these tokens, from the first, are no drafts. It is at least 1.
     age: passes that each column of the front has had.
     stable: rounds in which its token did not change.
@@ -63,7 +63,7 @@ class Front:
         return self.base + self.given - len(self.prompt)
 
     def follows(self, eos_ids: Sequence[int]) -> bool:
-        """Whether EOS is what comes behind the frozen columns."""
+        """Whether EOS is what comes after the frozen columns."""
         return self.base >= len(self.prompt) and self.tokens[0] in eos_ids
 
     def freeze(self, count: int, written: Sequence[int]) -> None:
@@ -79,20 +79,20 @@ class Front:
 
 @dataclass(frozen=True)
 class DiffusionForcing(Checked):
-    """Each round gives every active column `inner` recurrences, drafts the token behind each, freezes columns, and lets
+    """Each round gives every active column `inner` recurrences, drafts the token after each, freezes columns, and lets
     `headway` more in, the first on its neighbour's draft and others on random tokens.
 
     Defaults are the released ones but for `released`.
 
     wavefront: columns active at most; 1 with inner = recurrences is ordinary decoding.
-    eps: a state that moved by less over the round, relative to its norm, stands still.
+    eps: a state that moved by less over the round, relative to its norm, is at rest.
     eta: share of the old injected state that is kept (momentum).
     beta: share of noise mixed into a column's state each round.
     damped: beta is divided by 1 + the recurrences that the column has had.
     mixer: (1 - share) s + share n ("linear"), or with the roots of the shares ("sqrt").
     recurrences: passes over the prompt; after as many a column counts as standing still. 0: the model's own number.
-    freeze: all columns before the last one that stands still, even those that do not ("last"); the longest prefix that
-        stands still and whose drafts are what it was computed from ("prefix", the paper's); as "last", of columns whose
+    freeze: all columns before the last one that is at rest, even those that are not ("last"); the longest prefix that
+        is at rest and whose drafts are what it was computed from ("prefix", the paper's); as "last", of columns whose
         states change at an even pace ("acceleration"), or whose tokens stayed for more rounds than make `recurrences`
         ("stability"); a column after two rounds more than make `recurrences` ("fixed").
     headway: columns that enter per round.
@@ -135,7 +135,7 @@ class DiffusionForcing(Checked):
             agree = [self.freeze == "fixed" or a == b for a, b in zip(active, written, strict=False)]
             ready = [a and b for a, b in zip(still, agree, strict=True)]
             return next((i for i, one in enumerate(ready) if not one), len(ready))
-        if len(active) == 1 and not self.released:  # the token behind the only column cannot change any more
+        if len(active) == 1 and not self.released:  # the token after the only column cannot change any more
             return int(still[0])
         return max((i for i, one in enumerate(still) if one), default=0)
 
@@ -181,7 +181,7 @@ class _Run:
     seed: int
 
     def start(self) -> None:
-        """The prompts, in passes of their own, and the first token behind each; or fronts that begin with them."""
+        """The prompts, in passes of their own, and the first token after each; or fronts that begin with them."""
         if self.options.prefill:
             self._prefill()
         for front in self.fronts:
@@ -239,7 +239,7 @@ class _Run:
         beta, state = self.options.beta, front.state
         if beta == 0:
             return state
-        # the first column behind a prompt counts the prompt's recurrences, as released
+        # the first column after a prompt counts the prompt's recurrences, as released
         behind = len(front.prompt) - front.base if self.options.prefill else -1
         had = [age + self.full * (place == behind) for place, age in enumerate(front.age)]
         share = beta / (1 + torch.tensor(had)) if self.options.damped else torch.full((len(had),), beta)
@@ -250,7 +250,7 @@ class _Run:
         return (1 - share) * state + share * noise
 
     def _advance(self, front: Front, state: Float[Tensor, "W D"], drafts: Sequence[int]) -> None:
-        """Freezes columns and lets others in. drafts: the token behind each column."""
+        """Freezes columns and lets others in. drafts: the token after each column."""
         known, prompt_left = front.tokens[: len(state)], max(1, len(front.prompt) - front.base)
         written = [*known[: front.given], *drafts[front.given - 1 :]]
         front.stable = [n + (a == b) for n, a, b in zip(front.stable, known, written, strict=False)]
@@ -282,7 +282,7 @@ class _Run:
         return still if options.released else [a or age >= self.full for a, age in zip(still, front.age, strict=True)]
 
     def _widen(self, front: Front, state: Float[Tensor, "W D"], frozen: int) -> None:
-        """Gives the front the states that are left of `state` behind the frozen columns, and those of new columns."""
+        """Gives the front the states that are left of `state` after the frozen columns, and those of new columns."""
         options, model = self.options, self.model
         room = options.wavefront
         if options.released:

@@ -104,7 +104,7 @@ class FirstAlone(CommitRule):
     """Commits a window's first column alone in its first step. Later steps commit what `rule` says.
 
     This is Fast-dLLM's file for Dream: the pass over all columns writes a block's first token, and cached passes begin
-    behind the column that predicts it (cache=dual_dream).
+    after the column that predicts it (cache=dual_dream).
     """
 
     rule: CommitRule

@@ -112,7 +112,7 @@ class Horizon(CommitRule):
     Fast: a step commits all confidences > tau in the span, and at least its surest, until the span is full.
 
     The span goes up to the mean of the last two horizons. It begins once their variance is below 1, or after `patience`
-    steps. Behind it the rule is slow again. The order of phases is our reading.
+    steps. After it the rule is slow again. The order of phases is our reading.
     """
 
     tau: Positive = 0.85
@@ -236,7 +236,7 @@ class RunningMean(CommitRule):
 class WarmThreshold(CommitRule):
     """A threshold that starts at 1 and falls by `rate` per step down to tau (dInfer's iteration smoothing).
 
-    As released it goes on falling through all blocks of an answer: `InBlocks` with the clock of the window.
+    As released it continues falling through all blocks of an answer: `InBlocks` with the clock of the window.
     """
 
     tau: Positive = 0.9

@@ -112,7 +112,7 @@ class InDel(Revise):
 def _moved(
     view: View, written: Int[Tensor, "B W"], former: Bool[Tensor, "B W"]
 ) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
-    """The window and its marks after DELETE and SPLIT, which move what stands on live columns."""
+    """The window and its marks after DELETE and SPLIT, which move what is on live columns."""
     live, width = view.live, view.tokens.shape[1]
     splits = live & (written == view.spec.split_id)
     stays = live & (written != view.spec.delete_id)

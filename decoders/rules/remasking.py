@@ -16,7 +16,7 @@ from dllm.validation import Count, Fraction, Number, Positive
 
 
 def _check_own(revise: Revise, own: CommitRule, rule: CommitRule) -> None:
-    """Raises ValueError for a revision beside another rule than the one that it belongs to."""
+    """Raises ValueError for a revision together with another rule than the one that it belongs to."""
     if rule != own:
         raise ValueError(f"{type(revise).__name__} is the revision of {own}, not of {rule}; use Decoder({own})")
 
@@ -59,7 +59,7 @@ class NarrowOut(Revise):
 
     def check(self, spec: ModelSpec) -> None:
         if spec.noise:
-            raise ValueError("this decoder shows MASK beside its tokens, which a uniform-state model never saw")
+            raise ValueError("this decoder shows MASK next to its tokens, which a uniform-state model never saw")
 
     def init(self, shape: Shape) -> Memory:
         return {"last": shape.zeros(dtype=torch.long)}

@@ -38,11 +38,11 @@ class RunningSet(Spread):
     buffer: blocks that are open at once at most, from the first unfinished one on. None: all of the response. 1 is one
         block at a time.
     open_at: share of the last open block that is filled when the next one is opened, one a forward. None is opened
-        behind an EOS that stands in the set, until all open ones are filled.
+        after an EOS that is in the set, until all open ones are filled.
     force_at: a block whose predecessor has at least this share filled commits its surest token when its rule commits
         none, as the first unfinished one always does. None: only that one does.
     surest_of_all: of all masks in open blocks the surest is committed too (d3LLM's released code).
-    fill_eos: an EOS makes all columns behind it EOS, decided ones too, which the model then sees (d3LLM's early stop).
+    fill_eos: an EOS makes all columns after it EOS, decided ones too, which the model then sees (d3LLM's early stop).
     """
 
     buffer: Count | None = 4
@@ -79,7 +79,7 @@ class Flight(Rows):
     """Where the running sets of B rows stand. Each has K lanes.
 
     width: columns of all lanes.
-    end: the column behind the last open block.
+    end: the column after the last open block.
     steps: forwards that the block of each lane has been open for.
     held: lanes that the decoder's last step holds in their block though it is full.
     rows: a row for each lane, as the last forward found them.
@@ -145,7 +145,7 @@ class Flight(Rows):
         self.end = torch.maximum(self.end + window * more, state.start + window)
 
     def open_part(self, state: DecodeState) -> DecodeState:
-        """The state with nothing to fill behind the open blocks. A block-causal model does not see those columns; a
+        """The state with nothing to fill after the open blocks. A block-causal model does not see those columns; a
         bidirectional one sees their MASKs."""
         columns, block = torch.arange(state.canvas.shape[1], device=state.canvas.device), state.spec.block
         sight = None if block is None else state.spec.block_start(self.end + block - 1, state.prompt_len)
@@ -194,7 +194,7 @@ class Flight(Rows):
         state.cut_(torch.where(reached, self.stop(lanes).view(self.steps.shape), state.end[:, None]).amin(1))
 
     def _fill_(self, state: DecodeState) -> None:
-        """Writes EOS behind the first EOS of each row."""
+        """Writes EOS after the first EOS of each row."""
         columns = torch.arange(state.canvas.shape[1], device=state.canvas.device)
         ends = state.spec.is_eos(state.canvas) & (columns >= state.tail[:, None]) & (columns < state.end[:, None])
         behind = (ends.cumsum(1) - ends.long() > 0) & state.free & (columns < state.end[:, None]) & ~state.done[:, None]

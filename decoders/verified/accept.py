@@ -1,5 +1,5 @@
 """Which drafts stay: all of them up to the first that the verifier would not have written, and the verifier's own token
-behind those. What is written is distributed as what the verifier writes alone, whatever the drafts are."""
+after those. What is written is distributed as what the verifier writes alone, whatever the drafts are."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -32,8 +32,8 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True)
 class Verdict:
-    """accepted: how many drafts stay. token: what the verifier writes behind them. tied: whether the verifier's two
-    likeliest tokens behind the accepted drafts are too close to tell which a forward of one column prefers; `token`
+    """accepted: how many drafts stay. token: what the verifier writes after them. tied: whether the verifier's two
+    likeliest tokens after the accepted drafts are too close to tell which a forward of one column prefers; `token`
     then means nothing."""
 
     accepted: Int[Tensor, " B"]
@@ -49,7 +49,7 @@ def accept_greedy(
 ) -> Verdict:
     """Drafts are accepted while they are the verifier's likeliest token.
 
-    logits: for the first draft, the second, ... and the token behind the last, W = K + 1. count: drafts of each row.
+    logits: for the first draft, the second, ... and the token after the last, W = K + 1. count: drafts of each row.
     tie: a difference of the two largest logits up to which they count as equal.
     """
     best, tokens = Logits(logits).values.topk(2, dim=-1)
@@ -67,7 +67,7 @@ def accept_sampled(
     q: Float[Tensor, "B K V"] | None,
     noise: Noise,
 ) -> Verdict:
-    """A draft d is accepted with probability min(1, p(d) / q(d)); behind the first that is not stands a sample of
+    """A draft d is accepted with probability min(1, p(d) / q(d)); after the first that is not is a sample of
     max(0, p - q), normalised (Leviathan et al. 2211.17192, Chen et al. 2302.01318).
 
     p: the verifier's distributions, W = K + 1. q: those that the drafts were drawn from, None for drafts that were

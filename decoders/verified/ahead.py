@@ -3,7 +3,7 @@ forward, and those stay that the model itself would have reached (FreeDave, arXi
 
 A plan lists columns and their tokens. The states after the first, the first two, ... of them are rows of their own,
 which share their prompt's K/V; a forward over all of them says what the rule does in each. As long as that leads to
-another of the states, the chain goes on; where it does not, what the rule commits there is written.
+another of the states, the chain continues; where it does not, what the rule commits there is written.
 
 The same forward makes the next plan. Its first column is the surest one that is masked, by the largest state whose
 tokens are all written; its second one is the surest by the largest state whose tokens are all written or in the plan by

@@ -18,8 +18,8 @@ Ahead = Literal["none", "last", "all"]
 
 @dataclass(frozen=True)
 class Text:
-    """Settled tokens of some rows: those up to column `last`; what a canvas holds behind them means nothing. end: the
-    column behind a row's response."""
+    """Settled tokens of some rows: those up to column `last`; what a canvas holds after them means nothing. end: the
+    column after a row's response."""
 
     canvas: Int[Tensor, "R T"]
     prompt_len: Int[Tensor, " R"]
@@ -29,7 +29,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Drafts for the columns behind the last settled one of each row.
+    """Drafts for the columns after the last settled one of each row.
 
     tokens: None where they are to be drawn from `logits`. count: drafts of each row. queried: columns that another
     model computed for them in one forward, 0 without one.
@@ -60,7 +60,7 @@ class Drafter(Checked, ABC):
 
 @dataclass(frozen=True)
 class MaskDrafts(Drafter):
-    """The model's MASKs draft, in groups behind settled columns of its own forwards.
+    """The model's MASKs draft, in groups after settled columns of its own forwards.
 
     next: what a forward that verifies drafts for the next one. "none": nothing, another forward drafts (linear
         self-speculation of Nemotron-Labs-Diffusion, 2607.05722). "last": what follows if all its drafts are accepted
@@ -92,7 +92,7 @@ class MaskDrafts(Drafter):
 
 @dataclass(frozen=True)
 class LookupDrafts(Drafter):
-    """The up to `num_tokens` tokens behind the first earlier place of the longest n-gram, of at most `max_ngram`, that
+    """The up to `num_tokens` tokens after the first earlier place of the longest n-gram, of at most `max_ngram`, that
     the text now ends with."""
 
     num_tokens: Count = 10

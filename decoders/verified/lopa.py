@@ -1,13 +1,13 @@
-"""Lookahead parallel decoding (LoPA, arXiv 2512.16229): of several states that one more token leads to, the one goes on
-in which the model is surest of what is left.
+"""Lookahead parallel decoding (LoPA, arXiv 2512.16229): of several states that one more token leads to, the one
+continues in which the model is surest of what is left.
 
-A forward looks at the row as it is and at `branches` states beside it, each with one of the surest undecided tokens
+A forward looks at the row as it is and at `branches` states next to it, each with one of the surest undecided tokens
 written. The state with the highest mean probability over its masks is kept, and the rule decides there. That of a state
 without masks is 1, so the last mask of a window takes the token that was expected there, as released. Nothing verifies
 the token that was written, so the text is that of no slower decoder.
 
 With several blocks in flight (`decoders.running`) the masks are those of all open blocks, and each state opens blocks
-by its own tokens. The row goes on with the blocks of the state that is kept.
+by its own tokens. The row continues with the blocks of the state that is kept.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from dllm.validation import Count
 
 @dataclass(frozen=True)
 class Lookahead(Spread):
-    """Rows that look at `branches` states beside themselves. All their columns count as queried. For a rule with its
+    """Rows that look at `branches` states next to themselves. All their columns count as queried. For a rule with its
     confidence and temperature, and nothing else.
 
     running: when blocks are opened, and which must commit. None: one block at a time.

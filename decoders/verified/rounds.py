@@ -1,7 +1,7 @@
 """The loop of verified decoding: a round drafts tokens, and a forward of the verifier's causal mode keeps those that it
 would have written itself, and writes one more.
 
-The last settled token of a row has no K/V yet, so a forward computes it and the drafts behind it. Their K/V is right up
+The last settled token of a row has no K/V yet, so a forward computes it and the drafts after it. Their K/V is right up
 to the first rejected draft and is overwritten from there, so no column is computed twice.
 """
 
@@ -48,7 +48,7 @@ def verify(
     gen_lens: Sequence[int],
     seeds: Sequence[int],
 ) -> list[DecodedRow]:
-    """Decodes up to `gen_lens` tokens behind each prompt (token ids), each row up to its first EOS.
+    """Decodes up to `gen_lens` tokens after each prompt (token ids), each row up to its first EOS.
 
     Greedy text is that of one token per forward; sampled text is distributed as its samples. A row's tokens, forwards
     and queried columns do not depend on the other rows; its randomness comes from its seed. Raises ValueError for an
@@ -99,7 +99,7 @@ class _Rounds:
     most `size` drafts.
 
     last: column of each row's last settled token, whose K/V is not stored yet. stored: columns that have theirs, from
-    the first. end: the column behind its response. alone: rows whose next forward looks at a near tie again. drafts,
+    the first. end: the column after its response. alone: rows whose next forward looks at a near tie again. drafts,
     count: of the next forward; drawn from `q` where that is given. nfe, queried, committed_at, log: see `DecodedRow`.
     """
 
@@ -157,7 +157,7 @@ class _Rounds:
     def parts(self) -> Iterator[tuple[Int[Tensor, " R"], bool, bool]]:
         """Rows of each forward of a round, whether it drafts too, and whether they enter. Prompts enter in forwards of
         their own, and apart from those of much different lengths (`dllm.plan.alike`)."""
-        guess = ~self.alone & (self.end - self.last > 3)  # behind this forward's token there is room for a draft
+        guess = ~self.alone & (self.end - self.last > 3)  # after this forward's token there is room for a draft
         if self.ahead is None:
             guess = torch.zeros_like(guess)
         elif self.ahead == "none":
@@ -195,7 +195,7 @@ class _Rounds:
         tokens = F.pad(drafts, (0, 1)).scatter(1, accepted[:, None], verdict.token[:, None])
         written = places < (accepted + ~tied)[:, None]
         ends = written & is_one_of(tokens, self.stream.eos_ids)
-        written = written & (ends.cumsum(1) - ends.long() == 0)  # nothing behind the first EOS
+        written = written & (ends.cumsum(1) - ends.long() == 0)  # nothing after the first EOS
         self._write_(self.canvas, rows, last, tokens, written)
         self._write_(self.committed_at, rows, last, (self.nfe[rows, None] - 1).expand_as(tokens), written)
         self._log_(rows, drafts, count, torch.minimum(accepted, written.sum(1)), tied)
@@ -246,7 +246,7 @@ class _Rounds:
         self.drafts[rows], self.count[rows] = tokens, proposal.count
 
     def _write_(self, where: Tensor, rows: Tensor, last: Tensor, values: Tensor, chosen: Bool[Tensor, "R N"]) -> None:
-        """Puts chosen values behind the last settled column of each row."""
+        """Puts chosen values after the last settled column of each row."""
         row, place = chosen.nonzero(as_tuple=True)
         where[rows[row], last[row] + 1 + place] = values[row, place]
 

@@ -35,7 +35,7 @@ def a2d_config(kind: type[PreTrainedConfig]) -> Callable[[Config], PreTrainedCon
 
 
 def a2d_spec(mask_id: int | None) -> Callable[[Config], ModelSpec]:
-    """Row i predicts token i. mask_id: where the config has none, the first id behind the vocabulary of the causal LM;
+    """Row i predicts token i. mask_id: where the config has none, the first id after the vocabulary of the causal LM;
     None where the config must name it.
 
     Blocks are not in the config. Models that were trained with some (bd3lm: 32, OPDLM: 4) want `spec.block`. The

@@ -29,7 +29,7 @@ NOT_IN_LAYERS = {*vars(GenerationConfig()), *vars(PreTrainedConfig())} - {"is_en
 
 
 class Fields(Mapping[str, Any]):
-    """A config that remembers what was read of it. A field that is null is not there."""
+    """A config that remembers what was read of it. A field that is null counts as absent."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self._raw = {name: value for name, value in raw.items() if value is not None}
@@ -88,7 +88,7 @@ def _names(config: PreTrainedConfig) -> set[str]:
 
 
 def _says_nothing(name: str, value: object) -> bool:
-    """Whether the value is that of something which is not there, or a text for people."""
+    """Whether the value is that of something absent, or a text for people."""
     if isinstance(value, str):
         return value.lower() in ("", "none", "null", "default") or bool(re.search(r"[\s/:]", value))
     if isinstance(value, list | dict):

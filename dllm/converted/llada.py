@@ -14,7 +14,7 @@ from dllm.validation import shown
 Config = Mapping[str, Any]
 ACTIVATIONS = ("silu", "gelu", "relu")  # its fourth, swiglu, has another shape
 HARMLESS = "vocab_size|mlp_ratio|alibi_bias_max|rope_full_precision|attention_layer_norm_with_affine"
-"""Fields of a part that is not there, and those that the shapes of its weights repeat."""
+"""Fields of a part that does not exist, and those that the shapes of its weights repeat."""
 
 _LAYER = {
     "attn_norm": "input_layernorm",

@@ -55,7 +55,7 @@ def _fault(model: DiffusionLM) -> str | None:
     rough = model.backbone.dtype.itemsize < 4 or vars(model.backbone).get("is_quantized", False)
     tolerance = 0.1 if rough else 0.01
     if (logits[2, :live] - logits[3, :live]).norm() > tolerance * logits[2, :live].norm():
-        return "what stands past a row's end changes its logits, so rows cannot be batched"
+        return "what is past a row's end changes its logits, so rows cannot be batched"
     if far and (logits[0, 0] - logits[1, 0]).norm() <= 1e-6 * logits[0, 0].norm():
         return f"column 0 does not see column {far}; its attention is causal or local whatever the mask"
     if not model.spec.kv:

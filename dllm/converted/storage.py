@@ -48,7 +48,7 @@ def refuse_quantised(raw: Mapping[str, Any], *, stock: bool) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights of a folder. Raises ValueError when one is not there or is elsewhere, and for
+    """The files that hold the weights of a folder. Raises ValueError when one does not exist or is elsewhere, and for
     weights of another format."""
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
@@ -98,7 +98,7 @@ def check_plain(tensors: Held) -> None:
 
 def check_tokenizer(file: Path) -> None:
     """Raises ValueError for a tokenizer.json that makes far more of a text than it holds: every prompt would take all
-    memory. What it puts before or behind a text counts, and by how much each replacement may lengthen it."""
+    memory. What it puts before or after a text counts, and by how much each replacement may lengthen it."""
     try:
         whole = json.loads(file.read_text(encoding="utf-8"))
         steps = [*_steps(whole.get("normalizer")), *_steps(whole.get("pre_tokenizer"))]

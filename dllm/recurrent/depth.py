@@ -161,7 +161,7 @@ class RecurrentLM(TextModel, ABC):
     def read(
         self, state: Float[Tensor, "B W D"], place: Place | None = None, want: Int[Tensor, "B K"] | None = None
     ) -> Float[Tensor, "B K V"]:
-        """Logits for the token behind each column, or behind those at places `want` among them."""
+        """Logits for the token after each column, or after those at places `want` among them."""
         hidden = self.run("coda", self.leave(state), place)
         if want is not None:
             hidden = hidden.gather(1, want[..., None].expand(-1, -1, self.width))
@@ -176,7 +176,7 @@ class RecurrentLM(TextModel, ABC):
     def next_logits(
         self, tokens: Int[Tensor, "B T"], where: Bool[Tensor, "B T"], rng: torch.Generator
     ) -> Float[Tensor, "N V"]:
-        """Logits for the token behind each marked column, in reading order, for training. The number of recurrences is
+        """Logits for the token after each marked column, in reading order, for training. The number of recurrences is
         drawn from 1 .. 2 * default - 1, and the initial states are random."""
         count = int(torch.randint(1, 2 * self.depth.recurrences, (), generator=rng))
         injected = self.inject(tokens)

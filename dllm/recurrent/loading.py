@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
 from dllm.checkpoint import (
-    ASSETS,
     check_finite,
     check_weights,
     one_sentence,
@@ -24,6 +23,7 @@ from dllm.converted.storage import check_counts, refuse_quantised
 from dllm.recurrent.depth import Depth, RecurrentLM
 from dllm.recurrent.llama import CONFIG_FILE, WEIGHTS_FILE, LlamaRecurrentLM
 from dllm.recurrent.raven import RavenBackbone, RavenConfig, RavenLM
+from dllm.shipped import ASSETS
 from dllm.validation import check
 
 
@@ -49,7 +49,7 @@ def load_recurrent(
 
     hub: revision, token, cache_dir and local_files_only, for what is on the hub.
 
-    Raises ValueError for any other folder, or a device that is not there.
+    Raises ValueError for any other folder, or a device that does not exist.
     """
     check(load_recurrent, name_or_path=name_or_path, device=device, dtype=dtype)
     device, pretrained, hub = prepare(device, hub)

@@ -128,7 +128,7 @@ class RavenMLP(nn.Module):
 
 
 class RavenBlock(nn.Module):
-    """Each half of a layer is normalised before and, with its residual, behind."""
+    """Each half of a layer is normalised before and, with its residual, after."""
 
     def __init__(self, config: RavenConfig) -> None:
         super().__init__()

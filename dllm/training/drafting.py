@@ -1,6 +1,6 @@
-"""Teaching a causal LM to draft: MASK columns behind any of its columns guess what it would write next.
+"""Teaching a causal LM to draft: MASK columns after any of its columns guess what it would write next.
 
-The clean stream is the causal LM itself. Behind an anchor, a column of it, stands a group of drafted columns, which see
+The clean stream is the causal LM itself. After an anchor, a column of it, comes a group of drafted columns, which see
 the clean columns up to the anchor and each other (`ModelSpec.context_causal`). Their targets are the model's own
 distributions, one causal pass over the text gives all of them, or the text's tokens. With an adapter for drafted
 columns only (`Lora.active`) nothing has to be learned anew and no gradient goes through the clean stream: its prompt
@@ -33,7 +33,7 @@ CHUNK = 64  # columns whose logits exist at a time; those of all columns at once
 @dataclass(frozen=True)
 class Drafting(Checked):
     """Mean over drafted columns of tv * TV + kl * KL + label * CE, a column's weight falling by `decay` from one of a
-    group to the next. Behind a text that ends with EOS the target is EOS, since decoding by confidence fills that too.
+    group to the next. After a text that ends with EOS the target is EOS, since decoding by confidence fills that too.
 
     TV, KL: total variation between a column's distribution and the clean stream's at the column it stands for, and
         KL(clean || drafted). TV is least where all of the probability is on the likeliest token, so it makes
@@ -41,8 +41,8 @@ class Drafting(Checked):
     CE: cross-entropy to the text's token.
     decay: a draft counts only if those before it are accepted.
     groups: sizes of groups; a batch has groups of one size, drawn with `group_weights`.
-    anchors: groups per row, behind columns drawn among those that predict its text.
-    reveal: share of groups that may show the tokens of some columns behind their first MASK, as after decoding by
+    anchors: groups per row, after columns drawn among those that predict its text.
+    reveal: share of groups that may show the tokens of some columns after their first MASK, as after decoding by
         confidence. With shift 1 such a group begins with the anchor itself, which predicts that MASK. Which are shown
         is drawn; a group without any is like the others, and with shift 1 one of size 2 always is. The clean stream
         knows nothing of what is shown, so columns before a shown one have the text's tokens as targets.
@@ -142,8 +142,8 @@ class Drafting(Checked):
 
 
 def _followed_by_eos(batch: Batch, eos_ids: Sequence[int], count: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
-    """The canvas with each text's last token behind it too and in `count` more columns, and where what is known of a
-    row ends: behind these if that token is EOS, else where the text does."""
+    """The canvas with each text's last token after it too and in `count` more columns, and where what is known of a
+    row ends: after these if that token is EOS, else where the text does."""
     last = batch.canvas.gather(1, batch.text_end[:, None] - 1)
     canvas = F.pad(batch.canvas, (0, count))
     behind = torch.arange(canvas.shape[1]) >= batch.text_end[:, None]
@@ -168,7 +168,7 @@ def two_pass_hidden(
     drafted: Int[Tensor, "B N G"],
     grad: bool,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N G D"]]:
-    """Hidden states of the clean columns, and of groups of drafted columns, each behind its anchor. The clean stream
+    """Hidden states of the clean columns, and of groups of drafted columns, each after its anchor. The clean stream
     attends backwards and keeps its K/V; a group sees those up to its anchor (-1: none) and its own columns. grad:
     whether a gradient goes through the clean stream."""
     (batch, length), (_, groups, size) = canvas.shape, drafted.shape

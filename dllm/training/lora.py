@@ -47,7 +47,7 @@ class Lora(Checked):
 
     def inject(self, model: DiffusionLM | CausalLM, seed: int) -> None:
         """Freezes the model and adds a trainable adapter in float32, in place. It changes nothing yet, or as much as
-        the one that it goes on from.
+        the one that it continues from.
 
         Raises ValueError when the model has an adapter, lacks a layer of those names, or has no drafted columns, and
         when the adapter to go on from is another one than this.

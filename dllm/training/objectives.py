@@ -25,8 +25,8 @@ class Batch:
 
     canvas: token ids `[B, T]`.
     prompt_len: columns of each row's prompt.
-    text_end: the column behind the response's text, the EOS that ends it included (a cut text has none).
-    end: the column behind the response, which EOS fills up from its text on.
+    text_end: the column after the response's text, the EOS that ends it included (a cut text has none).
+    end: the column after the response, which EOS fills up from its text on.
     packed: in rows that hold several prompts and answers, the columns of the answers `[B, T]`; prompt_len is then 0,
         text_end and end are where the last one ends. None: a prompt and an answer a row.
     order: the forward that wrote each column of a recorded decode `[B, T]`, of those that none wrote the last. None:
@@ -109,8 +109,8 @@ class MaskedDiffusion(Checked):
     content_fraction: share of rows in which only tokens outside `scaffold` are masked. Confidence-ordered decoding
         fills brackets, separators and EOS first, so this is what it visits. These rows use the same weights and are no
         longer a likelihood bound.
-    blocks: sizes of the block that is learned, of which each batch draws one; None is the whole response. What stands
-        before the block is clean and what stands behind it is masked, as when a response is decoded block by block.
+    blocks: sizes of the block that is learned, of which each batch draws one; None is the whole response. What is
+        before the block is clean and what is after it is masked, as when a response is decoded block by block.
     stale: share of batches in which the block attends to what `cache=dual` keeps of the other columns: K/V of the
         canvas on which the block was all MASK (Fast-dLLM, arXiv 2505.22618, section 3.2), without a gradient.
     """
@@ -153,7 +153,7 @@ class BlockDiffusion(Checked):
     least: the smallest rate.
     block_first: what the first column of a block is predicted from, with a token shift: the last column of the block
         before in its "noisy" view, as released, or "clean", as in decoding.
-    eos_fill: whether the EOS behind the text, up to the end of its block, are learned too. Released: the text and its
+    eos_fill: whether the EOS after the text, up to the end of its block, are learned too. Released: the text and its
         EOS only.
     content_fraction: share of rows in which only tokens outside `scaffold` are masked, as in `MaskedDiffusion`.
     group: blocks at most that are masked together, for models that decode several blocks at once (MultiBD's MultiTF,
@@ -204,7 +204,7 @@ class BlockDiffusion(Checked):
         masked: Bool[Tensor, "V B T"],
         start: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean for views that mask these columns. Blocks behind the text are left out of the forward. start: the
+        """The mean for views that mask these columns. Blocks after the text are left out of the forward. start: the
         first block of the group of each block of the canvas, None where each is one."""
         spec, block = model.spec, model.spec.block
         assert block is not None
@@ -256,7 +256,7 @@ def active_block(
     """The semi-autoregressive forward process: one block of each response, and what comes after it.
 
     Uniform among the blocks of the canvas, or of the text: block 0 to floor(tokens before EOS / block_len). "text": the
-    last of these takes all the padding behind it too. "stopped": it does not, as in a decode that stops at EOS. Blocks
+    last of these takes all the padding after it too. "stopped": it does not, as in a decode that stops at EOS. Blocks
     lie as in decoding: from the prompt's end, or on the grid of a block-causal model.
     """
     if spec.block is not None and (block_len is None or spec.block % block_len):

@@ -1,5 +1,5 @@
 """On-policy distillation of a causal LM into a denoiser (OPDLM, arXiv 2606.06712): the denoiser learns in the states
-that its own decoding goes through, from what the causal LM says behind the same text.
+that its own decoding goes through, from what the causal LM says after the same text.
 
 The canvases are the model's own decodes (`parallelbench.training.trajectories`), with the forward that wrote each
 column. Deviations: a row learns in one block and one state of it, the paper's in one state of each block; the decodes
@@ -23,11 +23,11 @@ from dllm.training.objectives import Batch, active_block
 class OnPolicy:
     """Mean over rows of KL(teacher || model) at the MASKs of one state of one block.
 
-    teacher: the causal LM; its distribution of a column is the one behind all tokens before it.
+    teacher: the causal LM; its distribution of a column is the one after all tokens before it.
     block_len: columns of a block, None for the whole response as one.
 
     The state is that before the forward which wrote a column of the block, drawn uniformly: what it and later forwards
-    wrote is masked, and all later blocks. The EOS that ends the text is learned, the padding behind it is not.
+    wrote is masked, and all later blocks. The EOS that ends the text is learned, the padding after it is not.
     """
 
     teacher: CausalLM

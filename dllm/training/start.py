@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from dllm.adapter import MASK_TOKEN, add_mask, is_attached, merge
 from dllm.causal import CausalLM, load_causal
-from dllm.checkpoint import ASSETS, check_folder, find_file, one_sentence, raw_config, read_tokenizer, shipped_models
+from dllm.checkpoint import find_file, one_sentence, raw_config, read_tokenizer
 from dllm.diffusion import load_diffusion
 from dllm.families import recognise
 from dllm.model import DiffusionLM
-from dllm.spec import SPEC_FILE
+from dllm.shipped import ASSETS, SPEC_FILE, check_folder, shipped_models
 
 
 def start_from(init: str, *, spec: Mapping[str, Any] | None, causal: bool, **options: Any) -> CausalLM | DiffusionLM:
@@ -42,7 +42,7 @@ def add_tokens(model: CausalLM | DiffusionLM, phrases: Sequence[str], seed: int)
     first, added = len(tokenizer), [AddedToken(phrase, normalized=False) for phrase in phrases]
     if isinstance(model, DiffusionLM) and model.spec.mask_id >= first:
         raise ValueError(
-            f"model {model.name!r} has MASK behind its {first} tokens, where new ones go; set tokenizer=null"
+            f"model {model.name!r} has MASK after its {first} tokens, where new ones go; set tokenizer=null"
         )
     tokenizer.add_tokens(cast(Any, added))  # its annotation lacks this type
     with torch.random.fork_rng():
@@ -77,12 +77,12 @@ def _loaded(
 
 def show_noise(model: DiffusionLM) -> None:
     """Makes a model of masks one of uniform state, in place, so that it can be trained as one: undecided columns show
-    any of its tokens, and MASK is an id behind them, which it is never given."""
+    any of its tokens, and MASK is an id after them, which it is never given."""
     if not model.spec.noise:
         assert model.tokenizer is not None
         token = len(model.tokenizer)
         if model.tokenizer.mask_token == MASK_TOKEN and model.spec.mask_id == token - 1:
-            token = model.spec.mask_id  # it is behind all others already
+            token = model.spec.mask_id  # it is after all others already
         else:
             add_mask(model.backbone, model.tokenizer, token)
         model.spec = replace(model.spec, mask_id=token, noise=token)

@@ -1,4 +1,4 @@
-"""Dimple's backbone (arXiv 2505.16990): stock Qwen2 beside the stock vision half of Qwen2.5-VL, and two linear layers
+"""Dimple's backbone (arXiv 2505.16990): stock Qwen2 next to the stock vision half of Qwen2.5-VL, and two linear layers
 from one to the other."""
 
 from typing import Any, ClassVar

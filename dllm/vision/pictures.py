@@ -1,6 +1,6 @@
 """Pictures of chat messages, and how a prompt of token ids shows them.
 
-A picture stands in a prompt as columns of a grid, row by row. Each column has an id beyond every vocabulary, which
+A picture is in a prompt as columns of a grid, row by row. Each column has an id beyond every vocabulary, which
 tells the picture (a hash of its patches), the row and the column:
 
     bit 60      always 1
@@ -146,7 +146,7 @@ def column_of(ids: Any) -> Any:
 
 def rotary_positions(tokens: Int[Tensor, "R T"]) -> Int[Tensor, "3 R T"]:
     """Time, height and width of each column (Qwen2-VL, arXiv 2409.12191). In text all three count on. A picture takes
-    one time; its height and width count its grid; text behind it goes on after the largest of them:
+    one time; its height and width count its grid; text after it continues after the largest of them:
 
         column   0  1  (0,0) (0,1) (0,2) (1,0) (1,1) (1,2)  8  9
         time     0  1    2     2     2     2     2     2    5  6

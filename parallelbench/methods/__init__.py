@@ -1,1 +1,1 @@
-"""Decoders with a loop of their own, beside the one denoising loop."""
+"""Decoders with a loop of their own, apart from the one denoising loop."""

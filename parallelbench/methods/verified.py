@@ -37,7 +37,7 @@ from parallelbench.run.generator import DiffusionGenerator, Generator
 
 @dataclass(frozen=True)
 class PromptLookup(Checked):
-    """Prompt lookup decoding (Saxena 2023): the up to `num_tokens` tokens behind the first earlier place of the longest
+    """Prompt lookup decoding (Saxena 2023): the up to `num_tokens` tokens after the first earlier place of the longest
     n-gram, of at most `max_ngram`, that the text now ends with are drafted; a forward over them keeps those that greedy
     decoding would give, and one more."""
 
@@ -54,9 +54,9 @@ class PromptLookup(Checked):
 @dataclass(frozen=True)
 class SelfSpec(Checked):
     """One forward a round, of a model with a causal mode and MASKs that draft: it verifies the drafts of the round
-    before, and its MASKs draft the next ones behind each number of them that may be accepted.
+    before, and its MASKs draft the next ones after each number of them that may be accepted.
 
-    next: "all" as said; "last" drafts only behind the last draft, so that a round behind a rejected one has none.
+    next: "all" as said; "last" drafts only after the last draft, so that a round after a rejected one has none.
     masks: MASKs of a group, null for as many as the model's block has. A group of g drafts g tokens in a model with
         token shift, g - 1 without, where its first MASK stands for the verifier's own token.
     temperature, top_p: of samples; they are distributed as those of one token per forward.
@@ -111,11 +111,11 @@ class LinearSpec(Checked):
 class FreeDave(Checked):
     """The tokens of decoder=fixed (k=1) or decoder=threshold in fewer forwards, for diffusion models: a forward looks
     at `states` states of a row at once, those that the one before expects after none, one, two, ... more tokens, and
-    goes on from the last that the model itself would have reached. Costs `states` times the columns.
+    continues from the last that the model itself would have reached. Costs `states` times the columns.
     `decoders.verified.ahead` says more.
 
     tau: steps commit what a threshold does, null for one token.
-    match: with a threshold, "exact" keeps its text; "subset" also goes on from states that have a part of what a step
+    match: with a threshold, "exact" keeps its text; "subset" also continues from states that have a part of what a step
         commits, which takes fewer forwards and gives another text.
     plan_by: "all" states of a forward say which the next one looks at; by "reached" only the last that was reached.
     confidence: the order, as in `Decoder`; with a threshold "prob" or "margin".
@@ -153,9 +153,10 @@ class FreeDave(Checked):
 
 @dataclass(frozen=True)
 class LoPA(Checked):
-    """A commit rule that looks ahead, for diffusion models: a forward looks at a row and at `branches` states beside
-    it, each with one of the surest undecided tokens written, and goes on from that in which the model is surest of what
-    is left. Costs up to `branches` + 1 times the columns. Nothing verifies the token, so it trades quality for speed.
+    """A commit rule that looks ahead, for diffusion models: a forward looks at a row and at `branches` states next to
+    it, each with one of the surest undecided tokens written, and continues from that in which the model is surest of
+    what is left. Costs up to `branches` + 1 times the columns. Nothing verifies the token, so it trades quality for
+    speed.
 
     running: when blocks are opened, and which must commit; null for one block at a time. rule, confidence, temperature:
         as in `Decoder`.

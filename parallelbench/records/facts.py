@@ -11,7 +11,7 @@ WORDS = ("null", "true", "false", "nan", "inf")  # what YAML and Hydra take for 
 
 @dataclass(frozen=True)
 class Facts:
-    """What readers need to know of a run beside its numbers. Its decoder states all but the last two, and what it does
+    """What readers need to know of a run besides its numbers. Its decoder states all but the last two, and what it does
     not state is as below. run.json has them all: readers take no run that lacks one.
 
     is_baseline: one token per forward by confidence, or autoregressive, and nothing else.
@@ -43,7 +43,7 @@ def knobs_of(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
-    """The last parts of dotted keys, as many as tell them apart: `tau`, but `rule.tau` beside `revise.tau`."""
+    """The last parts of dotted keys, as many as tell them apart: `tau`, but `rule.tau` where there is `revise.tau`."""
     parts = {key: key.split(".") for key in keys}
 
     def short(key: str) -> str:

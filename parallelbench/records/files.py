@@ -40,7 +40,7 @@ def os_sentence(error: OSError) -> str:
     """What an operating system refused, and what to do about it."""
     where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
     fix = FIXES.get(error.errno or 0, "mend that or choose another folder")
-    return f"{where}{error.strerror or error}; {fix} and repeat the command"
+    return f"{where}{error.strerror or error}; {fix} and run the command again"
 
 
 def printable(text: str) -> str:
@@ -91,7 +91,7 @@ def to_json(value: Any, *, compact: bool = False, indent: int | None = None) -> 
 
 def append(path: Path, text: str) -> None:
     """Appends whole lines and waits until they are on disk. What is interrupted or finds no space leaves the file as it
-    was; lines go behind a whole one, whatever the file ends with."""
+    was; lines go after a whole one, whatever the file ends with."""
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
     try:
         size = os.fstat(file).st_size
@@ -132,7 +132,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]], line_end: str = "\r\
 
 
 def _no_formula(cell: object) -> object:
-    """A text that a spreadsheet would take for a formula, behind a quotation mark; numbers stay numbers."""
+    """A text that a spreadsheet would take for a formula, after a quotation mark; numbers stay numbers."""
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     return cell if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", cell) else f"'{cell}"
@@ -145,7 +145,7 @@ def write_text(path: Path, text: str) -> str:
 
 
 def inert(markdown: str) -> str:
-    """Markdown that loads nothing and holds no HTML, whatever the names in it are: its pictures lie beside it."""
+    """Markdown that loads nothing and holds no HTML, whatever the names in it are: its pictures lie next to it."""
     return re.sub(
         r"<(?=[a-zA-Z/!?])", "&lt;", re.sub(r"\](?=\(\s*<?\s*([a-zA-Z][\w+.-]*:|[/\\]))", r"]\\", printable(markdown))
     )
@@ -160,12 +160,12 @@ def check_picture(name: str) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ValueError for what is no folder and, in its path, for a link to what is not there: nothing can be made in
-    either."""
+    """Raises ValueError for what is no folder and, in its path, for a link to what does not exist: nothing can be made
+    in either."""
     for part in (folder, *folder.parents):
         if part.is_symlink() and not part.exists():
             raise ValueError(
-                f"{part} is a link to {os.readlink(part)}, which is not there; make that or choose another"
+                f"{part} is a link to {os.readlink(part)}, which does not exist; make that or choose another"
             )
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose another out_dir")

@@ -24,7 +24,7 @@ class Git(TypedDict):
 
 
 class Info(TypedDict):
-    """Of run.json, beside `Facts`."""
+    """Of run.json, besides `Facts`."""
 
     status: Literal["partial", "done"]
     config_hash: str

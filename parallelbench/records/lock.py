@@ -51,7 +51,8 @@ def _locked(path: Path) -> TextIO:
             holder = file.read() or "another process"
             file.close()
             raise ValueError(
-                f"{path.parent} is being written by {holder}; wait until that ends, or end it, and repeat the command"
+                f"{path.parent} is being written by {holder}; wait until that ends, or end it, and run the "
+                "command again"
             ) from error
         except OSError as error:
             print(f"{path.parent} cannot be locked ({error.strerror}); let one process write it", file=sys.stderr)
@@ -68,8 +69,8 @@ def _opened(path: Path) -> TextIO:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise
-        raise ValueError(f"{path} is not what a run is locked with; delete it and repeat the command") from error
+        raise ValueError(f"{path} is not what a run is locked with; delete it and run the command again") from error
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise ValueError(f"{path} is not what a run is locked with; delete it and repeat the command")
+        raise ValueError(f"{path} is not what a run is locked with; delete it and run the command again")
     return os.fdopen(number, "r+", encoding="utf-8", errors="replace")

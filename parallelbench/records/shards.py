@@ -59,7 +59,7 @@ class Shards(Generic[T]):
 
     def read(self, folder: Path) -> tuple[dict[str, T], list[str]]:
         """The items of the file and of the shards by their ids, and a sentence for each line that is cut off: the last,
-        or one that others were written behind.
+        or one that others were written after.
 
         A merge that was killed leaves items in both; the file, which may have been rewritten since, is read first.
         Raises ValueError for a line that is no item.

@@ -27,7 +27,7 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
     """One forward of one sample; columns count from the response's first.
 
     forward: its number from 0, as in `Record.committed_at`.
-    window: its first column, and the one behind its last.
+    window: its first column, and the one after its last.
     end: the live end after it. Everything from there on is cut off.
     writes: (column, token, probability); the token is None where the column was masked again.
     open: the same of the likeliest tokens of columns that stayed masked, the surest `MAX_OPEN` of them.

@@ -29,7 +29,7 @@ LEGEND = (
 )
 RANKS = (
     "Decoders with the same knobs in both folders, over the tasks and samples that both have; other caches, stops and "
-    "models do not tell runs apart. The rank stands behind each number, 1 is the highest. tau: Kendall's rank "
+    "models do not tell runs apart. The rank is after each number, 1 is the highest. tau: Kendall's rank "
     "correlation (tau-b) of all rows with a 95 % bootstrap interval, samples drawn within their tasks and alike for "
     "all runs; chance swaps ranks and so pulls tau towards 0, and the interval has room for that. Where decoders lie "
     "in close pairs it holds the truth in about 88 %. TPF: tokens before EOS per forward."

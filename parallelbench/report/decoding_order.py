@@ -20,7 +20,7 @@ from parallelbench.stats.paired import observed
 NAMES = ("kendall", "spearman", "kendall_canvas", "spearman_canvas")
 LEGEND = (
     "Rank correlation of a column's place and the forward that committed it, mean over samples: 1 is from left to "
-    "right. canvas: with the padding behind the text. Samples whose columns were all committed at once have no order "
+    "right. canvas: with the padding after the text. Samples whose columns were all committed at once have no order "
     "and do not count. 95 % intervals over samples."
 )
 

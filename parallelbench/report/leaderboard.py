@@ -1,7 +1,7 @@
 """Runs of several machines and published tables as ranked tables: `python -m parallelbench leaderboard DIR ...`.
 
 A row is a curve: one model, decoder and cache over the rule's knob. Rows stand in one table only if they were measured
-on the same samples of the same task versions; published rows stand beside runs of the same generation's data alone.
+on the same samples of the same task versions; published rows are next to runs of the same generation's data alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def samples(self) -> int:
-        """Behind each value, 0 for published ones."""
+        """After each value, 0 for published ones."""
         return next(iter(self.values.values())).n
 
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> str:
         if by_protocol:
             name = f"{samples_name(by_protocol[0])}, as published"
             tables[name] = [*_rows(by_protocol, generation), *published.get(generation, [])]
-        apart += [f"{folder} stands apart: {'; '.join(why)}" for folder, why in reasons.items() if why]
+        apart += [f"{folder} is kept apart: {'; '.join(why)}" for folder, why in reasons.items() if why]
     shown = {id(row) for rows in tables.values() for row in rows}
     for generation, rows in published.items():
         if not shown & set(map(id, rows)):

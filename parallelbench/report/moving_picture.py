@@ -1,6 +1,6 @@
 """A sample's decode as a moving picture: an SVG that shows the canvas after each forward, of one run or of two.
 
-It moves by CSS alone, so it plays where an image stands. All parts run on one clock, one tick per forward, and begin
+It moves by CSS alone, so it plays where an image does. All parts run on one clock, one tick per forward, and begin
 again after a rest. Where motion is not wanted, it shows the last canvas.
 """
 
@@ -33,19 +33,19 @@ class Clock:
     def __init__(self, ticks: int) -> None:
         self.ticks, self._used = ticks, set[tuple[int, int]]()
 
-    def during(self, first: int, behind: int) -> str:
-        """Attributes of what is seen from tick `first` on and before tick `behind`; to the end if that is `ticks`."""
-        self._used.add((first, behind))
-        return f'class="t{first}-{behind}"' + (' opacity="0"' if behind < self.ticks else "")
+    def during(self, first: int, until: int) -> str:
+        """Attributes of what is seen from tick `first` on and before tick `until`; to the end if that is `ticks`."""
+        self._used.add((first, until))
+        return f'class="t{first}-{until}"' + (' opacity="0"' if until < self.ticks else "")
 
     def style(self) -> str:
         total = self.ticks * TICK + REST
         rules = []
-        for first, behind in sorted(self._used):
-            start, end = (f"{100 * tick * TICK / total:.2f}%" for tick in (first, behind))
-            gone = "" if behind >= self.ticks else f"{end},to{{opacity:0}}"
-            rules.append(f"@keyframes k{first}-{behind}{{0%{{opacity:0}}{start}{{opacity:1}}{gone}}}")
-            rules.append(f".t{first}-{behind}{{animation:k{first}-{behind} {total:g}s step-end infinite}}")
+        for first, until in sorted(self._used):
+            start, end = (f"{100 * tick * TICK / total:.2f}%" for tick in (first, until))
+            gone = "" if until >= self.ticks else f"{end},to{{opacity:0}}"
+            rules.append(f"@keyframes k{first}-{until}{{0%{{opacity:0}}{start}{{opacity:1}}{gone}}}")
+            rules.append(f".t{first}-{until}{{animation:k{first}-{until} {total:g}s step-end infinite}}")
         return "\n".join(rules)
 
 
@@ -129,14 +129,14 @@ def _cell(
     held = [(0, None), *((frame.step.forward + 1, frame.tokens[column]) for frame in frames)]
     changes = [now for before, now in pairwise(held) if now[1] != before[1]]
     box = f'x="{x:g}" y="{y}" width="{width:g}" height="{CELL}" rx="4"'
-    for (first, token), (behind, _) in pairwise([*changes, (clock.ticks, None)]):
+    for (first, token), (until, _) in pairwise([*changes, (clock.ticks, None)]):
         if token is None:
             continue
         ends = column >= len(record.token_ids)
         wrong = right is not None and column < len(right) and token != right[column]
         kind = "end" if ends else "cell wrong" if wrong else "cell"
         text = _text(x + width / 2, y + 16, _label(trace.texts[token]), middle=True)
-        yield f'<g {clock.during(first, behind)}><g class="{kind}"><rect {box}/>{text}</g></g>'
+        yield f'<g {clock.during(first, until)}><g class="{kind}"><rect {box}/>{text}</g></g>'
         yield f'<g {clock.during(first, first + 1)}><rect class="new" {box}/></g>'
 
 

@@ -65,7 +65,7 @@ def quality_per_task(panels: Mapping[str, Curves], title: str) -> Figure:
 
 
 def quality_against_reference(curves: Curves, reference: int, title: str) -> Figure:
-    """One small panel per curve, each with the reference curve (by its place) in grey behind it."""
+    """One small panel per curve, each with the reference curve (by its place) in grey under it."""
     names = list(curves)
     grey = sorted(curves[names[reference]], key=lambda p: p[1].value)
     others = [name for i, name in enumerate(names) if i != reference]
@@ -138,7 +138,7 @@ def _draw_curves(
 
 
 def _write_labels(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
-    """Beside their points, with a line to those further away. The figure is as it will be saved."""
+    """Next to their points, with a line to those further away. The figure is as it will be saved."""
     figure.canvas.draw()
     scale = figure.dpi / 72
     at = [axes.transData.transform((x, y)) for _, x, y, _ in labels]
@@ -176,7 +176,7 @@ def _entries(grid: np.ndarray) -> dict[str, Any]:
 
 
 def _finish(figure: Figure, grid: np.ndarray, used: int, xlabel: str, title: str) -> None:
-    """Names the axes and hides the panels behind the first `used`; the lowest one left in each column has ticks and
+    """Names the axes and hides the panels after the first `used`; the lowest one left in each column has ticks and
     label."""
     figure.suptitle(title, fontsize=11)
     figure.supylabel("score, %", fontsize=9)
@@ -229,7 +229,7 @@ def exact(value: float) -> Value:
 
 
 def shares_over(series: Sequence[Series], xlabel: str, title: str) -> Figure:
-    """Shares in % over a number; several kinds of series beside each other."""
+    """Shares in % over a number; several kinds of series side by side."""
     figure, axes = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
     _draw_series(axes, series)
     axes.set(xlabel=xlabel, ylabel="valid answers, %", title=title)

@@ -1,4 +1,4 @@
-"""What a finished run, and a sweep, send to sinks. `sent.json` beside a run names the sinks that have it, and the same
+"""What a finished run, and a sweep, send to sinks. `sent.json` next to a run names the sinks that have it, and the same
 command sends it to those that have not."""
 
 import re

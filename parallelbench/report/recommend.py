@@ -37,8 +37,8 @@ ALPHA = 0.05
 Command = Callable[[Run], str]  # what makes a run again
 LEGEND = (
     "Loss: the reference's score minus this one's on the same samples, in points. TPF: tokens before EOS per forward. "
-    "At most: upper limits that hold at once, with 95 % for each heading, for all that is called within the bound "
-    "(Tango's score test; curves of runs, each walked from its slowest, share the 5 %). TPF, tokens/s: 95 % intervals."
+    "At most: a simultaneous 95 % upper bound per heading over all runs called within the limit (Tango's score test; "
+    "curves of runs, each walked from its slowest, share the 5 %). TPF, tokens/s: 95 % intervals."
 )
 
 

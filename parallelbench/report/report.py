@@ -55,7 +55,7 @@ def write_report(
     """Writes report.html, report.md, summary.csv, tasks.csv and plots into `out_dir`; returns the Markdown. command:
     what makes a run again. kinds: formats of the plots.
 
-    Unfinished runs lack whole tasks, so beside finished ones they are only named; alone they are reported as they are.
+    Unfinished runs lack whole tasks, so next to finished ones they are only named; alone they are reported as they are.
     Raises ValueError for runs without samples, or runs that cannot be compared because their tasks' versions differ.
     """
     finished = [run for run in runs if run.info["status"] == "done"]

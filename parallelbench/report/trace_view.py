@@ -1,4 +1,4 @@
-"""Saved traces in a terminal: the canvas of one sample after each forward, of one run or of two beside each other."""
+"""Saved traces in a terminal: the canvas of one sample after each forward, of one run or of two side by side."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -23,11 +23,12 @@ STYLES = {  # from this confidence on; the page's colours
     0.99: "white on #0d2f63",
 }
 LEGEND = "_ masked  +new  *draft accepted  -draft rejected-  ~masked again~  old>edited  wrong!"
-BESIDE = 110  # characters of a terminal from which on two runs stand beside each other
+BESIDE = 110  # characters of a terminal from which on two runs stand side by side
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prints a sample's decode, or without a sample the run's traced ones. Raises ValueError for what is not there."""
+    """Prints a sample's decode, or without a sample the run's traced ones. Raises ValueError for what does not
+    exist."""
     paths, options = split_options(arguments, {"other": "", "svg": ""})
     if len(paths) > 2:
         raise ValueError(
@@ -121,7 +122,7 @@ def _story(name: str, record: Record, trace: Trace | None) -> Iterator[Text]:
         counts = {what: len(columns) for what, columns in events.items()} | drafted
         did = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing changed"
         unseen = sum(column > len(record.token_ids) for column in frame.committed)
-        did += f" ({unseen} of them behind the answer's end)" if unseen else ""
+        did += f" ({unseen} of them after the answer's end)" if unseen else ""
         yield Text(f"forward {frame.step.forward + 1} of {record.nfe}: {did}\n") + _canvas(trace, frame, right, record)
     assert frame is not None, "a decode has a forward"
     order = "order of commits\n "

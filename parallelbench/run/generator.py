@@ -217,7 +217,7 @@ class DiffusionGenerator(Checked):
         return responses(self.model.spec, len(wanted), None, wanted, self.block_len or max(map(len, wanted)))
 
     def _filled(self, form: str, length: int) -> list[int]:
-        """A form with EOS behind it up to the length."""
+        """A form with EOS after it up to the length."""
         if self.template is not None:
             raise ValueError("template and suite.infill both say what an answer looks like; leave one of them out")
         ids = encode_template(self.model, form)
@@ -312,8 +312,8 @@ def describe_model(model: LanguageModel, facts: Facts) -> dict[str, object]:
 
 
 def fingerprint(model: LanguageModel, decoder: str = "") -> str:
-    """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are not there, name and shape),
-    of what the model is beside them, and of what the decoder has learned."""
+    """A hash of every weight's name, shape and float64 sum (of offloaded ones, which are elsewhere, name and shape),
+    of what the model is besides them, and of what the decoder has learned."""
     digest = hashlib.sha256((model.identity() + decoder).encode())
     for name, weight in model.named_parameters():
         total = "offloaded" if weight.is_meta else f"{_sum(weight):.12g}"

@@ -96,13 +96,13 @@ def check_task(task: Task, samples: Sequence[Sample]) -> None:
         raise ValueError(f"task {task.name!r} gave no samples; let samples() return at least one")
     try:
         scores = task.score(samples[0], samples[0].target)
-        wrong = [f"{name}={value!r}" for name, value in scores.items() if not 0 <= value <= 1]
-        wrong += [f"no {name}" for name in ("score", "score_strict") if name not in scores]
+        wrong = [f"{name} is {value!r}" for name, value in scores.items() if not 0 <= value <= 1]
+        wrong += [f"{name} is missing" for name in ("score", "score_strict") if name not in scores]
     except Exception as error:  # a task of the user's may fail in any way
         raise ValueError(f"task {task.name!r} cannot score its own target: {type(error).__name__}: {error}") from error
     if wrong:
         raise ValueError(
-            f"task {task.name!r} scores its own target with {wrong[0]}; give score, score_strict and others in [0, 1]"
+            f"the scorer of task {task.name!r} must return score and score_strict, and all scores in [0, 1]; {wrong[0]}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Decodes in a terminal while they go on: the canvas after each forward, of several decoders beside each other."""
+"""Decodes in a terminal while they run: the canvas after each forward, of several decoders side by side."""
 
 import re
 import time

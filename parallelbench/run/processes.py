@@ -36,10 +36,10 @@ class Processes:
         return self.rank if self.count > 1 else None
 
     def leave_if_orphan(self) -> None:
-        """Ends this process where the launcher was killed, so that nobody else would: it would write beside the run
+        """Ends this process where the launcher was killed, so that nobody else would: it would write next to the run
         that resumes this one."""
         if self.count > 1 and os.getppid() != self.launcher:
-            raise SystemExit("error: the launcher was killed; repeat the command to resume")
+            raise SystemExit("error: the launcher was killed; run the command again to resume")
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """This process's items, dealt round like cards."""

@@ -55,7 +55,7 @@ class StepRecorder:
 
 
 def commit_steps(generation: Generation, eos_id: int) -> list[Step]:
-    """The steps of a loop that tells only when it committed its tokens and, behind them, EOS."""
+    """The steps of a loop that tells only when it committed its tokens and, after them, EOS."""
     columns = len(generation.committed_at)
     steps: dict[int, list[Token]] = {}
     for column, forward in enumerate(generation.committed_at):
@@ -69,7 +69,7 @@ def commit_steps(generation: Generation, eos_id: int) -> list[Step]:
 
 
 def _verified(generation: Generation) -> dict[int, tuple[int, list[Token]]]:
-    """How many drafts each forward that was given some wrote, and which it did not, those behind the response left
+    """How many drafts each forward that was given some wrote, and which it did not, those after the response left
     out."""
     verified = {}
     for draft in generation.drafts:

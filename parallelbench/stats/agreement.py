@@ -14,7 +14,7 @@ def agreement(first: Float[np.ndarray, "b m"], second: Float[np.ndarray, "b m"],
     """Kendall's tau-b of m methods' means in two settings: 1 is the same ranking, -1 the opposite one, 0 no relation.
 
     Row 0 of each is the data, the others are resamples, as `resampling.resampled` makes them; where both settings have
-    the same samples they are drawn together. n: samples behind a mean. None: all methods of a setting have the same
+    the same samples they are drawn together. n: samples after a mean. None: all methods of a setting have the same
     mean.
 
     Noise swaps methods that lie closer together than its standard deviation. The number of such pairs is proportional

@@ -57,7 +57,7 @@ def model_name(run: Run) -> str:
 
 
 def samples_name(run: Run) -> str:
-    """What the runs of one group share beside their model."""
+    """What the runs of one group share besides their model."""
     versions = sorted({record.task_version for record in run.records})
     tasks = len({record.task for record in run.records})
     digest = hashlib.sha256(repr(_samples(run)).encode()).hexdigest()[:6]

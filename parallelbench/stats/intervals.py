@@ -19,7 +19,7 @@ from scipy.special import ndtri, stdtrit
 CONFIDENCE = 0.95
 MISS = (1 - CONFIDENCE) / 2  # on each side
 Z = float(ndtri(1 - MISS))
-NEAR = 0.05  # the one-sided level of a second limit beside the first: Student's by the score test, an unseen sample's
+NEAR = 0.05  # the one-sided level of a second limit besides the first: Student's by the score test, an unseen sample's
 MIN_BATCHES = 5
 
 Numbers = Float[np.ndarray, " n"]

@@ -34,7 +34,7 @@ def marked(name: str, run: Run) -> str:
 
 
 def crowned(runs: Sequence[Run]) -> list[int]:
-    """Places of the runs of which one may have the best score: methods, and no verified one beside the decoder whose
+    """Places of the runs of which one may have the best score: methods, and no verified one next to the decoder whose
     text it writes, since their scores differ by rounding alone. All where there are no others."""
     methods = [i for i, run in enumerate(runs) if not run.facts.is_ceiling] or list(range(len(runs)))
     return [i for i in methods if not any(_writes(runs[j], runs[i]) for j in methods)] or methods

@@ -26,7 +26,7 @@ class Metric:
     numerator, denominator: per sample; the value is sum / sum over samples.
     is_score: whether values lie in [0, 1].
     is_timed: samples of a batch share their forwards; n counts batches, and below five there is no interval.
-    intervals: whether the interval stands beside the value in text, and in the page.
+    intervals: whether the interval is next to the value in text, and in the page.
     """
 
     heading: str
@@ -109,7 +109,7 @@ LEGEND = legend(METRICS)
 
 def aggregate(records: Sequence[Record]) -> dict[str, dict[str, Value]]:
     """metrics[task][metric] for every task and for `all` (samples pooled, so tasks weigh alike when they have equally
-    many). A task's further scores, such as `grammar`, stand beside its own metrics, and what there is to tell of
+    many). A task's further scores, such as `grammar`, are next to its own metrics, and what there is to tell of
     drafts."""
     tasks = grouped(records, lambda record: record.task)
     groups = {**tasks, ALL: list(records)}

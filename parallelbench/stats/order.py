@@ -20,7 +20,7 @@ def commits_by_task(records: Sequence[Record]) -> dict[str, list[Sequence[int]]]
 
 def order_correlations(record: Record) -> dict[str, float]:
     """Kendall's tau-b and Spearman's rho over the columns of the text (`kendall`, `spearman`) and over all decoded
-    ones, the padding behind it too (`kendall_canvas`, `spearman_canvas`).
+    ones, the padding after it too (`kendall_canvas`, `spearman_canvas`).
 
     Columns of one forward are tied. Left out where all columns, or all but none, are: there is no order in them.
     """

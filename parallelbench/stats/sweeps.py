@@ -25,7 +25,7 @@ AUP_ALPHA, AUP_DROP = 3.0, 5.0
 NUM_FLIPS = 9999
 LEGEND = (
     "PBx: the most tokens per step at which the mean over tasks stays at x %, 0 where none does. TPS: response columns "
-    "per forward, as published, which counts the padding behind the answer. TPF: tokens before EOS per forward. AUP: "
+    "per forward, as published, which counts the padding after the answer. TPF: tokens before EOS per forward. AUP: "
     "accuracy under parallelism (d3LLM) on TPF, relative to the best run here. 95 % intervals: bootstrap over samples "
     "within their tasks, the same draws for all, with a sample at its worst among those of the lower limit and one at "
     "its best among those of the upper."

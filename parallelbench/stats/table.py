@@ -41,7 +41,7 @@ def sweep_table(runs: Sequence[Run]) -> str:
 
 
 def _told(columns: Mapping[str, Metric], last: str) -> list[str]:
-    """What stands below a table, as wide as a terminal."""
+    """What is below a table, as wide as a terminal."""
     return [line for text in (legend(columns), last) for line in wrap(text, WIDTH, break_on_hyphens=False)]
 
 
@@ -71,7 +71,7 @@ def _last(task: str, tasks: Sequence[str]) -> str:
 
 
 def measured_on(run: Run) -> str:
-    """What seconds mean nothing without. Each batch was timed in its own process, slowed by those beside it."""
+    """What seconds mean nothing without. Each batch was timed in its own process, slowed by those that ran with it."""
     processes = run.info.get("processes", 1)
     beside = f", {processes} processes at once" if processes > 1 else ""
     odd = ", by a clock that stood still or jumped (do not use them)" if _odd_clock(run) else ""

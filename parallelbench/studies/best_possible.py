@@ -1,5 +1,5 @@
-"""What runs reach beside what any decoder can: per task, score against forwards, the best possible accuracy of sampling
-from exact marginals (`stats.bounds`), and the same decoders on an ideal model of the task's own tokens, whose
+"""What runs reach compared with what any decoder can: per task, score against forwards, the best possible accuracy of
+sampling from exact marginals (`stats.bounds`), and the same decoders on an ideal model of the task's own tokens, whose
 losses are none of the network's."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -181,7 +181,7 @@ def _bits_figure(bests: Sequence[Best]) -> plots.Figure:
 
 
 READ = """Lines are what theory allows, points what decoders reach (95 % intervals). An answer is sampled in
-steps, each from exact marginals given what stands. `bound, forwards of each`: the largest share of valid
+steps, each from exact marginals given what is written. `bound, forwards of each`: the largest share of valid
 answers with at most T forwards for every answer, over all ways to split its people into T steps, unequal and
 chosen anew after each step. `bound, mean forwards`: the same where T is free and the mean counts, as in a run,
 whose forwards differ from sample to sample (an answer already spoilt may be finished at once). A step's

@@ -154,7 +154,7 @@ def _best(
     """Dynamic programming over what is revealed, from the full set of columns backwards.
 
     end: the value of a listed answer.
-    step: the value of a step, from the value behind it, its chance of staying valid, and whether columns are left.
+    step: the value of a step, from the value after it, its chance of staying valid, and whether columns are left.
     """
     weights = posterior.weights.numpy()
     n = len(classes).bit_length() - 1

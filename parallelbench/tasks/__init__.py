@@ -13,7 +13,7 @@ from parallelbench.tasks.text.measures import BertScore
 from parallelbench.tasks.text.source import LEVELS
 from parallelbench.tasks.text.tasks import Paraphrase, Summary, WordsToSentence
 from parallelbench.tasks.waiting_line import OPERATIONS, WaitingLine
-from parallelbench.tasks.wording import DrawnTask, Reworded, Wording, named_task, reworded
+from parallelbench.tasks.wording import DrawnTask, Reworded, Wording, named_task, reworded, whole_name
 
 
 def builtin_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, WaitingLine | LatinSquare | Sudoku]:
@@ -70,9 +70,9 @@ class Suite(Checked):
 
     def build(self) -> list[Task]:
         """The tasks in order. Raises ValueError for a text task whose grammar
-        backend or BERTScore model is not there."""
+        backend or BERTScore model is missing."""
         known = named_tasks(self.lengths)
-        if any(isinstance(task, str) and first_wording(task) in text_tasks() for task in self.tasks):
+        if any(isinstance(task, str) and first_wording(whole_name(task, known)) in text_tasks() for task in self.tasks):
             bertscore = None if self.bertscore is None else BertScore(self.bertscore)
             known |= text_tasks(grammar_backend(self.grammar), bertscore)
         tasks = self._named(known)

@@ -56,7 +56,7 @@ class Draw:
     picture: Any = None
 
     def messages(self, *, images: bool = False) -> list[dict[str, Any]]:
-        """The chat that asks it. images: whether a picture stands in it as an image, not as text."""
+        """The chat that asks it. images: whether a picture is in it as an image, not as text."""
         if self.picture is None:
             return [{"role": "user", "content": self.prompt}]
         image = {"type": "image", "image": self.picture.image() if images else self.picture.url()}

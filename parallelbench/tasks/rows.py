@@ -23,7 +23,7 @@ from parallelbench.tasks.base import Sample, Task
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 FORMATS = (".jsonl", ".json", ".parquet", *DELIMITERS)
-Found = tuple[Mapping[str, Any], str]  # a row, and where it stands
+Found = tuple[Mapping[str, Any], str]  # a row, and where it is
 
 
 @runtime_checkable
@@ -206,7 +206,7 @@ def _read_array(path: Path, text: str, line: int) -> Iterator[Found]:
         where = f"{path}, line {line}"
         if text[start : start + 1] == "]":
             if text[start + 1 :].strip():
-                raise ValueError(f"{where}: not JSON (more behind the array); write one object per line, or an array")
+                raise ValueError(f"{where}: not JSON (more after the array); write one object per line, or an array")
             return
         value, at = _decoded(text, start, where)
         yield _object(value, where), where

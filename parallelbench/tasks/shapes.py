@@ -50,7 +50,7 @@ class Shapes(Drawn):
         return [replace(sample, gen_len=8) for sample in super().samples(limit, seed)]
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """`score` reads the words or digits that can answer the question, whatever stands around them;
+        """`score` reads the words or digits that can answer the question, whatever is around them;
         `score_strict` wants the answer alone."""
         words = re.findall(r"\d+|[a-z]+", completion.lower().replace("center", "centre"))
         found = [word for word in words if word in ANSWERS[self.asks] or word.isdigit()]

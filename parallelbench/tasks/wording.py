@@ -1,7 +1,7 @@
 """The same questions in other words: every built-in task has four wordings, by number from 0."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -49,14 +49,23 @@ def reworded(task: Task, wording: int) -> Reworded:
         others = len(task.draw(random.Random(0), 0).wordings)
         if 1 <= wording <= others:
             return Reworded(task, wording)
-    has = f" is not there; give 0 to {others}" if others else ", which has one wording; leave suite.templates out"
-    raise ValueError(f"wording {wording} of task {task.name!r}{has}")
+    has = f"has no wording {wording}; give 0 to {others}" if others else "has one wording; leave suite.templates out"
+    raise ValueError(f"task {task.name!r} {has}")
+
+
+def whole_name(name: str, known: Iterable[str]) -> str:
+    """`waiting_line/copy@2` for `copy@2`, where one known task alone ends so; any other name as it is."""
+    last, at, wording = name.partition("@")
+    found = [other for other in known if other.rpartition("/")[2] == last]
+    return found[0] + at + wording if len(found) == 1 else name
 
 
 def named_task(name: str, known: Mapping[str, Task]) -> Task:
-    """One of the known tasks, or its wording `NAME@2`. Raises ValueError for one that is not there."""
-    first = first_wording(name)
+    """One of the known tasks by its name or the last part of it, or its wording `NAME@2`. Raises ValueError for an
+    unknown one."""
+    whole = whole_name(name, known)
+    first = first_wording(whole)
     if first not in known:
-        raise ValueError(f"unknown task {shown(name)}; {nearest(first, known)}")
-    wording = int(name[len(first) + 1 :] or 0)
+        raise ValueError(f"unknown task {shown(name)}; {nearest(first, known, 'parallelbench list tasks')}")
+    wording = int(whole[len(first) + 1 :] or 0)
     return reworded(known[first], wording) if wording else known[first]

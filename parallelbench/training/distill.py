@@ -4,7 +4,7 @@ causal LM in the states of its own decodes, objective=on_policy (OPDLM).
 First the model decodes training prompts, one token per step unless `decoder` says otherwise, into out_dir/trajectories,
 an ordinary run; then it is trained on those that its tasks' scorers accept. objective=mdlm is the control, ordinary
 fine-tuning on the same data. Killed at any point, the same command resumes. The result is out_dir/model in Hugging Face
-layout, or with `lora.r=...` out_dir/adapter, with training.json beside the weights.
+layout, or with `lora.r=...` out_dir/adapter, with training.json next to the weights.
 """
 
 from pathlib import Path

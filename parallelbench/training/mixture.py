@@ -32,7 +32,7 @@ def phrases(templates: Sequence[int] = (0,), text_draws: int = 0, pictures: bool
     of; without templates nothing else."""
     tasks = named_tasks((3,))
     for wording in filter(None, templates):
-        reworded(tasks["waiting_line/copy"], wording)  # refuses one that is not there
+        reworded(tasks["waiting_line/copy"], wording)  # refuses one that does not exist
     kinds = [*WORDINGS.values(), LATIN_WORDINGS, SUDOKU_WORDINGS]
     if text_draws:
         kinds += [WORDS_WORDINGS, PARAPHRASE_WORDINGS, SUMMARY_WORDINGS]
@@ -79,7 +79,7 @@ class TaskMixture(Checked):
             raise ValueError(f"unknown task {sorted(unknown)[0]!r} in weights; choose among {', '.join(known)}")
         for wording in filter(None, self.templates):
             for name in self.weights:
-                reworded(known[name], wording)  # refuses one that is not there
+                reworded(known[name], wording)  # refuses one that does not exist
         if self.response_lens is not None and max(self.least_lens) > max(self.response_lens):
             raise ValueError(f"least_lens={list(self.least_lens)} exceed response_lens={list(self.response_lens)}")
         if self.seed < TRAIN_SEED_MIN:

@@ -3,7 +3,7 @@
 Starts from random weights, or with init= from any causal LM or dLLM, a folder or a hub id; trains its weights, or with
 lora= an adapter. The data are the benchmark's own generators, or rows of any file or data set (conf/data). Resumes from
 out_dir/checkpoint when killed. The result is out_dir/model in Hugging Face layout, or out_dir/adapter, with
-training.json beside the weights; it holds the record of the model that the training started from, where that has one.
+training.json next to the weights; it holds the record of the model that the training started from, where that has one.
 """
 
 from dataclasses import replace
@@ -15,8 +15,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from dllm.checkpoint import ASSETS
 from dllm.model import DiffusionLM
+from dllm.shipped import ASSETS
 from dllm.training.fit import FitConfig, fit, join
 from dllm.training.lora import Lora
 from dllm.training.objectives import NextToken

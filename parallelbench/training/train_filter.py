@@ -1,9 +1,8 @@
 """Trains a filter on recorded decodes: `parallelbench train_filter filter=block traces=[DIR] out_dir=...`.
 
 The label of a position is whether its candidate is what one token per forward writes there. Prompts are split into 80 %
-training, 10 % validation and 10 % test; the record beside the weights holds, for both held-out parts, the loss and what
-accepting at 0.9 would do. Resumes from out_dir/checkpoint when killed.
-"""
+training, 10 % validation and 10 % test; the record next to the weights holds, for both held-out parts, the loss and
+what accepting at 0.9 would do. Resumes from out_dir/checkpoint when killed."""
 
 import json
 from pathlib import Path

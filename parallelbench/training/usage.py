@@ -36,9 +36,9 @@ def keep(
     batch_size: int,
     record: Mapping[str, Any],
 ) -> None:
-    """Writes the weights into out_dir/model, or the adapter into out_dir/adapter, with training.json beside them, and
+    """Writes the weights into out_dir/model, or the adapter into out_dir/adapter, with training.json next to them, and
     says how to decode with them. started: the arguments of `dllm.load` for what it was trained on. batch_size: canvases
-    of a batch. record: what training.json says beside the costs."""
+    of a batch. record: what training.json says besides the costs."""
     folder, weights = out_dir / ("model" if lora is None else "adapter"), {}
     if lora is None:
         WRITERS.get(type(model), save)(model, folder)

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from textwrap import wrap
 
-from parallelbench.wiring.catalogue import LISTED, folder, options, settings
+from parallelbench.tasks.wording import whole_name
+from parallelbench.wiring.catalogue import LISTED, config_dir, options, settings
 from parallelbench.wiring.menu import COMMANDS, VALUED, WIDTH, plain, table
 
 FLAGS = ("--multirun", "--run", "--resolve", "--hydra-help", "--version", "--help", "--info")
@@ -33,17 +33,19 @@ def main(arguments: Sequence[str]) -> None:
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
         _check_words(words)
         if not any(word.startswith(OTHER_ROOT) for word in words):
-            from parallelbench.wiring.overrides import check_overrides  # and with it Hydra
+            from parallelbench.wiring.overrides import check_given, check_overrides  # and with it Hydra
 
             given = [*overrides, *(word for word in words if word.startswith("~"))]
-            check_overrides(given, _config_dir(words), sweeps)
+            config = check_overrides(given, config_dir(words), sweeps)
+            if not {"--cfg", "-c"} & set(words):
+                check_given(config)
     except ValueError as error:
         if all(os.environ.get(name, "1") == "1" for name in SIZES):
             raise
         refused = str(error)  # by all processes together, and said by one
     sys.argv = ["parallelbench run", *(word for word in words if word not in overrides), *overrides]  # side by side
     if sys.stderr.isatty():
-        print("loading PyTorch, which takes some seconds", end="\r", file=sys.stderr, flush=True)
+        print("loading PyTorch, which takes a few seconds", end="\r", file=sys.stderr, flush=True)
     from parallelbench.wiring.sweep import sweep  # and with it everything that decodes
 
     sweep(refused)
@@ -81,15 +83,8 @@ def bracketed(word: str, sweeps: bool = False) -> str:
     if not value.startswith("["):
         value = f"[{value.replace(',', '],[') if sweeps else value}]" if value else value
     if key == "suite.tasks":
-        value = re.sub(r"[^\[\],\s]+", lambda name: whole_name(name[0]), value)
+        value = re.sub(r"[^\[\],\s]+", lambda name: whole_name(name[0], _task_names()), value)
     return f"{key}={value}"
-
-
-def whole_name(name: str) -> str:
-    """A task by its whole name, where the last part tells which is meant."""
-    last, at, wording = name.partition("@")
-    found = [known for known in _task_names() if known.rpartition("/")[2] == last]
-    return found[0] + at + wording if len(found) == 1 else name
 
 
 @cache
@@ -117,14 +112,6 @@ def _check_words(words: Sequence[str]) -> None:
             raise ValueError(f"{name} {given} shows nothing; give {' or '.join(SHOWS)}")
     for before, word in pairwise(["", *words]):
         if not word.startswith(("-", "~")) and "=" not in word and before not in VALUED:
-            raise ValueError(f"{word!r} is no setting of a run; write settings as KEY=VALUE, such as limit=10")
+            raise ValueError(f"{word!r} is not a setting; write settings as KEY=VALUE, such as limit=10")
         if word.endswith("=") and word[:-1] in settings():
             raise ValueError(f"{word} has no value; write {word}{settings()[word[:-1]][0]}")
-
-
-def _config_dir(words: Sequence[str]) -> Path | None:
-    """Where options of the user's own are. Raises ValueError where there is no such folder."""
-    for flag, value in pairwise([*(part for word in words for part in word.split("=", 1)), ""]):
-        if flag in ("--config-dir", "-cd"):
-            return folder(value)
-    return None

@@ -1,9 +1,10 @@
 """What the conf folder offers, read as text: nothing that its files name is imported."""
 
-import os
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from parallelbench.records.files import CONF
@@ -20,6 +21,12 @@ def options(group: str, mine: Path | None = None) -> dict[str, str]:
     return {file.stem: next(iter(comments(file)), "") for file in files}
 
 
+def option_file(group: str, name: str, mine: Path | None = None) -> Path:
+    """The file of an option: the user's own, or else ours."""
+    own = mine / group / f"{name}.yaml" if mine else None
+    return own if own and own.exists() else CONF / group / f"{name}.yaml"
+
+
 def comments(file: Path) -> list[str]:
     """Whole lines of comment, without those that are for Hydra."""
     lines = (line[1:].strip() for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
@@ -27,9 +34,12 @@ def comments(file: Path) -> list[str]:
 
 
 def verified(model: str, mine: Path | None = None) -> str:
-    """What the file of a model says was verified of it, in short; nothing where it says nothing."""
-    file = next(file for folder in (mine, CONF) if folder and (file := folder / "model" / f"{model}.yaml").exists())
-    said = (line.partition("verified: ")[2] for line in comments(file) if line.startswith("verified: "))
+    """What the file of a model says was verified of it, briefly; nothing where it says nothing."""
+    said = (
+        line.partition("verified: ")[2]
+        for line in comments(option_file("model", model, mine))
+        if line.startswith("verified: ")
+    )
     return next(said, "").partition(";")[0]
 
 
@@ -42,10 +52,18 @@ def settings() -> dict[str, tuple[str, str]]:
 
 
 def folder(name: str) -> Path:
-    """A --config-dir. Raises ValueError where it is none. Its files may name classes of modules in the current folder,
-    which `python -m` looks into and the program `parallelbench` by itself does not."""
-    if not Path(name).is_dir():
-        raise ValueError(f"--config-dir {name} is no folder; it holds folders such as decoder with yaml files")
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())
+    """A --config-dir. Raises ValueError where there is no such folder. Modules that its files name are found in it,
+    in the folder that holds it, and in the current one."""
+    mine = Path(name).resolve()
+    if not mine.is_dir():
+        raise ValueError(f"--config-dir {name} is not a folder; it holds folders such as decoder with yaml files")
+    sys.path += [place for place in map(str, (mine.parent, mine)) if place not in sys.path]
     return Path(name)
+
+
+def config_dir(words: Sequence[str]) -> Path | None:
+    """The --config-dir of a command's words, if there is one. Raises ValueError as `folder` does."""
+    for flag, value in pairwise([*(part for word in words for part in word.split("=", 1)), ""]):
+        if flag in ("--config-dir", "-cd", "config_dir"):
+            return folder(value)
+    return None

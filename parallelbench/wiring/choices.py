@@ -6,7 +6,7 @@ from pathlib import Path
 from dllm.validation import nearest
 from parallelbench.tasks import named_tasks
 from parallelbench.tasks.base import Task, question
-from parallelbench.wiring.catalogue import LISTED, folder, options, settings, verified
+from parallelbench.wiring.catalogue import LISTED, config_dir, options, settings, verified
 from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import table
 
@@ -16,14 +16,13 @@ HEADINGS = (*LISTED, "tasks", "settings")
 def main(arguments: Sequence[str]) -> str:
     """Every config group's options, by the comment on the first line of their files, and what was verified of a model;
     the tasks; the plain keys."""
-    given = dict(word.split("=", 1) for word in arguments if "=" in word)
-    mine = folder(given["config_dir"]) if "config_dir" in given else None
+    mine = config_dir(arguments)
     wanted = [word for word in arguments if "=" not in word]
     if len(wanted) > 1:
         raise ValueError(f"list takes one group, not {len(wanted)}; give one of them, or none for all")
     for word in wanted:
         if word not in HEADINGS:
-            raise ValueError(f"there is no group {word!r}; {nearest(word, HEADINGS)}")
+            raise ValueError(f"unknown group {word!r}; {nearest(word, HEADINGS)}")
     return "\n\n".join("\n".join([heading, *_rows(heading, mine)]) for heading in wanted or HEADINGS)
 
 

@@ -34,10 +34,10 @@ def _doubt(run: Run) -> str:
     """What a run says of itself that its command must not say."""
     for group, option in run.info["choices"].items():
         if group not in GROUPS or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", option):
-            return f"{shown(group, quoted=False)}={shown(option)}, which is no choice of a run"
+            return f"{shown(group, quoted=False)}={shown(option)}, which is not a choice of a run"
     for key in run.config:
         if key not in (*GROUPS, *settings()):
-            return f"{shown(key, quoted=False)}={shown(run.config[key])}, which is no setting of a run"
+            return f"{shown(key, quoted=False)}={shown(run.config[key])}, which is not a setting of a run"
     return doubt(run.config, GROUPS)
 
 

@@ -9,6 +9,7 @@ from parallelbench.records.facts import flatten
 from parallelbench.tasks import named_tasks
 from parallelbench.wiring.catalogue import CONF, LISTED, options, settings
 from parallelbench.wiring.menu import COMMANDS, NAMES
+from parallelbench.wiring.new import GROUP
 
 BASH = """_parallelbench() {{
   local line="${{COMP_LINE:0:COMP_POINT}}" words=() current before
@@ -63,6 +64,7 @@ def _words() -> dict[str, list[str]]:
     after = {name: [f"{key}=" for key in command.options] for name, command in COMMANDS.items()}
     after |= {"": [*NAMES, "--help", "--version"], "run": [*run, "-m", "--cfg", "--help"]}
     after |= {"list": [*LISTED, "tasks", "settings"], "show": ["task", *LISTED], "completion": [*SCRIPTS]}
+    after["new"] += GROUP
     after["analyze"] = [name.split()[1] for name in COMMANDS if name.startswith("analyze ")]
     after |= {f"show {group}": names for group, names in groups.items()}
     return after | {"show task": [*named_tasks()]}

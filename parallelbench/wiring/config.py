@@ -97,7 +97,7 @@ def build_job(config: DictConfig) -> Job:
 
 @in_one_sentence()
 def build_sinks(config: DictConfig) -> Sinks:
-    """Where a config's numbers go beside the local files. Raises ValueError as build_job does."""
+    """Where a config's numbers go besides the local files. Raises ValueError as build_job does."""
     sinks = make_part(config.sink)
     if sinks:
         check_extra("a sink", "report")  # it gets plots
@@ -146,7 +146,7 @@ def _knobs(settings: Mapping[str, Any]) -> dict[str, object]:
 
 def _folder(config: DictConfig) -> Path:
     """out_dir, or in a sweep and by default a folder below it, named by the choices, the knobs and the hash of the
-    config. The same run with as many samples a task, or fewer, goes on in its folder, whatever that is called."""
+    config. The same run with as many samples a task, or fewer, continues in its folder, whatever that is called."""
     hydra_config = HydraConfig.get()
     if not isinstance(config.out_dir, str | None):
         raise ValueError(f"out_dir={config.out_dir} is not the name of a folder; write out_dir=./NAME")

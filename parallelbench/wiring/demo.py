@@ -1,19 +1,19 @@
-"""The command `demo`: one prompt decoded before your eyes, by one decoder or two beside each other."""
+"""The command `demo`: one prompt decoded before your eyes, by one decoder or two side by side."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dllm.validation import nearest
 from parallelbench.records.files import check_picture, replace_file
 from parallelbench.records.record import Record
 from parallelbench.records.trace import Trace
 from parallelbench.tasks import Sample, Task, builtin_tasks, named_task, text_tasks
-from parallelbench.tasks.base import ManyAnswers, first_wording
-from parallelbench.wiring.catalogue import CONF, GROUPS, RUN
+from parallelbench.tasks.base import ManyAnswers
+from parallelbench.wiring.catalogue import CONF, GROUPS, RUN, config_dir
+from parallelbench.wiring.conf import in_one_sentence, own_tasks, resolved, searched
 from parallelbench.wiring.menu import plain
-from parallelbench.wiring.overrides import check_overrides
+from parallelbench.wiring.overrides import check_given, check_overrides
 
 if TYPE_CHECKING:
     from parallelbench.run.live import Decoding
@@ -26,12 +26,14 @@ def main(arguments: Sequence[str]) -> None:
     words = plain(arguments)
     given = OWN | {key: value for key, _, value in (word.partition("=") for word in words) if key in OWN}
     texts = [word for word in words if "=" not in word or " " in word.partition("=")[0]]
-    overrides = [word for word in words if word not in texts and word.partition("=")[0] not in OWN]
+    mine = config_dir(words)
+    overrides = [word for word in words if word not in texts and word.partition("=")[0] not in (*OWN, "config_dir")]
     if len(texts) > 1:
         raise ValueError(f"demo takes one prompt, not {len(texts)}; put it in quotes")
-    tasks = {**builtin_tasks(), **text_tasks()}
-    if first_wording(given["task"]) not in tasks:
-        raise ValueError(f"task={given['task']} is not there; {nearest(given['task'], tasks)}")
+    tasks: dict[str, Task] = {**builtin_tasks(), **text_tasks()}
+    if mine:
+        tasks |= {name: task for name, (_, task) in own_tasks(mine).items()}
+    task = named_task(given["task"], tasks)
     try:
         speed = float(given["speed"])
     except ValueError:
@@ -45,16 +47,16 @@ def main(arguments: Sequence[str]) -> None:
         rest = [word for word in overrides if not word.startswith(("decoder=", "decoder."))]
         asked.append([*rest, f"decoder={given['versus']}"])
     for each in asked:
-        check_overrides(each, sweeps=False)
-    task = named_task(given["task"], tasks)
+        check_given(check_overrides(each, mine, sweeps=False))
     (sample,) = task.samples(1, 0)
     if texts:
         task, sample = None, Sample("your prompt", "", [{"role": "user", "content": texts[0]}], {}, "")
+    asked = [[*searched(mine), *each] for each in asked]
     _show(asked, sample, task, speed, Path(given["svg"]) if given["svg"] else None)
 
 
 def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, speed: float, svg: Path | None) -> None:
-    told = "loading PyTorch, which takes some seconds" if sys.stderr.isatty() else ""
+    told = "loading PyTorch, which takes a few seconds" if sys.stderr.isatty() else ""
     print(told, end="", file=sys.stderr, flush=True)
     import hydra
     from rich.console import Console
@@ -64,7 +66,6 @@ def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, spe
     from parallelbench.report.moving_picture import moving_picture
     from parallelbench.run.generator import Request, Traceable
     from parallelbench.run.live import Decoding, play
-    from parallelbench.wiring.conf import in_one_sentence, resolved
     from parallelbench.wiring.config import build_generator, title
 
     transformers_logging.disable_progress_bar()

@@ -36,7 +36,7 @@ def explained() -> Iterator[None]:
     except OSError as error:
         fail(os_sentence(error), FAILED)
     except KeyboardInterrupt:
-        fail("interrupted; repeat the command to go on", INTERRUPTED)
+        fail("interrupted; run the same command again to resume", INTERRUPTED)
     if out is not None and isinstance(out.lost, BrokenPipeError):
         raise SystemExit(FAILED)  # its reader has seen enough
     if out is not None and out.lost is not None:

@@ -118,7 +118,7 @@ class DllmLM(LM):
         return render_chat(tokenizer, self.model.name, chat_history, None, **how)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness writes beside its results: the model, and costs with their 95 % intervals."""
+        """What the harness writes next to its results: the model, and costs with their 95 % intervals."""
         return {"dllm": {**self.generator.describe(), "answers": len(self.costs), **summarize(self.costs)}}
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:

@@ -15,7 +15,7 @@ from parallelbench.records.record import find_runs
 
 WIDTH = 100  # characters of a line
 LONGEST, DEEPEST = 10_000, 20  # characters and levels of brackets of a word
-# Hydra's options behind which a value stands
+# Hydra's options that take a value
 VALUED = (
     *("--cfg", "--package", "--config-dir", "--config-name", "--config-path", "--experimental-rerun"),
     *("-c", "-p", "-cd", "-cn", "-cp"),
@@ -38,7 +38,7 @@ class Command:
 
 
 TABLES = {
-    "csv": "FILE,... published tables beside your runs",
+    "csv": "FILE,... published tables to compare your runs with",
     "leaderboard": "FILE,... the leaderboard site's MODEL.json",
     "generation": "v1 or v2 of ParallelBench, where the files do not say it",
 }
@@ -84,19 +84,20 @@ COMMANDS = {
     "demo": Command(
         "wiring.demo",
         '["PROMPT"] [KEY=VALUE ...]',
-        "a prompt decoded before your eyes, by one decoder or two beside each other; takes the settings of run",
+        "a prompt decoded before your eyes, by one decoder or two side by side; takes the settings of run",
         {
             "versus": "a second decoder",
             "svg": "FILE to draw it into, as a moving picture",
             "task": "the task whose first sample is decoded where no prompt is given; waiting_line/shuffle",
             "speed": "forwards a second at most; 6",
+            "config_dir": "folder with options of your own",
         },
         reads_runs=False,
     ),
     "trace": Command(
         "report.trace_view",
         "RUN [SAMPLE]",
-        "one sample forward by forward, of two runs beside each other; needs a run with traces=N",
+        "one sample forward by forward, of two runs side by side; needs a run with traces=N",
         {"other": "RUN, a second one", "svg": "FILE to draw it into, as a moving picture"},
         reads_runs=False,
     ),
@@ -120,6 +121,13 @@ COMMANDS = {
         "KIND NAME",
         "one choice: a task's prompt, target and scorer; a decoder's paper, knobs, defaults and grid; a model",
         {"config_dir": "folder with options of your own"},
+        reads_runs=False,
+    ),
+    "new": Command(
+        "wiring.new",
+        "KIND NAME",
+        "a decoder, cache, task or model of your own: code, yaml, grid and test in this folder, which run as they are",
+        {"config_dir": "folder of the yaml files; mine"},
         reads_runs=False,
     ),
     "train": Command(
@@ -155,7 +163,7 @@ COMMANDS = {
     "completion": Command(
         "wiring.completion",
         "bash|zsh",
-        'the shell\'s completion of our words: eval "$(parallelbench completion bash)"',
+        'print a script for tab completion: eval "$(parallelbench completion bash)"',
         reads_runs=False,
     ),
     "analyze theory": Command(
@@ -177,7 +185,7 @@ COMMANDS = {
     "analyze frontier": Command(
         "studies.best_possible",
         "RUN ...",
-        "score against forwards of runs beside the best possible",
+        "score against forwards of runs compared with the best possible",
         {"samples": "of an ideal model; 100", "out_dir": "folder to write; results/frontier", **FIGURES, **TRUST},
         handed="conf.build_part",
         extra="report",
@@ -262,7 +270,7 @@ def table(rows: Sequence[tuple[str, str]], least: int = 0) -> list[str]:
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The command that words name, and the words behind it. Raises ValueError with the closest where there is none."""
+    """The command that words name, and the words after it. Raises ValueError with the closest where there is none."""
     name, *rest = words
     kind, known = "command", list(NAMES)
     if name == "analyze" and rest:
@@ -327,8 +335,8 @@ def _with_home(word: str) -> str:
 
 
 def plain(words: Sequence[str], flags: Sequence[str] = (), valued: Sequence[str] = ()) -> list[str]:
-    """`--key value` and `--key=value` as `key=value`, and as `key=` where no value stands. flags, valued: words with
-    dashes that stay; behind one of `valued` stands its value."""
+    """`--key value` and `--key=value` as `key=value`, and as `key=` without a value. flags, valued: words with
+    dashes that stay; one of `valued` is followed by its value."""
     found, left = list[str](), list(words)
     while left:
         word = left.pop(0)

@@ -21,12 +21,13 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Over
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.validation import Checked, Count, Interval, Number, check_blocks, check_named, nearest, shown
+from dllm.shipped import check_folder, check_spelling
+from dllm.validation import Checked, Count, Interval, Number, at_home, check_blocks, check_named, nearest, shown
 from parallelbench.records.facts import flatten
-from parallelbench.records.files import check_folder
+from parallelbench.records.files import check_folder as check_out_dir
 from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF, GROUPS, LISTED, RUN, options, settings
-from parallelbench.wiring.conf import in_one_sentence, make_part, searched, sentence
+from parallelbench.wiring.conf import in_one_sentence, known_targets, make_part, searched, sentence
 from parallelbench.wiring.exits import explained
 from parallelbench.wiring.menu import VALUED
 from parallelbench.wiring.show import outline
@@ -54,10 +55,10 @@ class Settings(Checked):
         check_named(Settings, vars(self))
 
 
-def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sweeps: bool = True) -> None:
+def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sweeps: bool = True) -> DictConfig:
     """Raises ValueError, with the closest match, for a setting or option that does not exist, and for a value that its
     setting cannot have. Tries the first job of the sweep as Hydra would make it, and in it each other value that the
-    sweep gives. sweeps: whether there may be several jobs."""
+    sweep gives. Returns that first job. sweeps: whether there may be several jobs."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         search = searched(config_dir)
         parsed = [_parsed(override) for override in overrides]
@@ -73,12 +74,24 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
         check_values(config, fits)
         for i, (override, those) in enumerate(zip(parsed, values, strict=True)):
             for value in those[1:]:
-                if (CONF / override.key_or_group).is_dir():
+                if os.path.isdir(CONF / override.key_or_group):
                     check_values(_composed([*first[:i], value, *first[i + 1 :]], search), fits)
                 else:  # whether the key exists does not depend on its value
                     other = config.copy()
                     OmegaConf.update(other, override.key_or_group, _parsed(value).value(), force_add=True)
                     check_values(other, fits)
+    return config
+
+
+def check_given(config: DictConfig) -> None:
+    """Raises ValueError for a setting that has no default and was given no value, and for a model that is not here,
+    before the libraries that load it are imported."""
+    check_missing(config)
+    model = config.model
+    if "name_or_path" in model and model.get("_target_") in known_targets(("model",)):
+        name = str(at_home(model.name_or_path))
+        check_spelling(name)
+        check_folder(name)
 
 
 def run_command(root: str, arguments: Sequence[str]) -> None:
@@ -91,10 +104,11 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
 
             transformers_logging.disable_progress_bar()
             leave_recipe_of_other_data(config, HydraConfig.get().overrides.task)
+            check_missing(config)
             check_parts(OmegaConf.to_container(config, resolve=True))
             if config.get("out_dir") == "":
                 raise ValueError("out_dir= has no value; write out_dir=FOLDER")
-            check_folder(Path(config.get("out_dir") or "."))
+            check_out_dir(Path(config.get("out_dir") or "."))
             import_module(f"parallelbench.training.{root}").work(config)  # and with it everything that trains
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
@@ -117,7 +131,8 @@ def leave_recipe_of_other_data(config: DictConfig, given: Sequence[str]) -> None
     keys = [_parsed(override).key_or_group for override in given]
     if "data" in keys and config.get("data") is not None:
         taken = signature(hydra.utils.get_class(config.data["_target_"])).parameters
-        config.data = {k: v for k, v in config.data.items() if k in ("_target_", *taken) or f"data.{k}" in keys}
+        kept = cast(dict[str, Any], OmegaConf.to_container(config.data))
+        config.data = {k: v for k, v in kept.items() if k in ("_target_", *taken) or f"data.{k}" in keys}
 
 
 def check_values(config: DictConfig, fits: bool) -> None:
@@ -136,6 +151,13 @@ def check_values(config: DictConfig, fits: bool) -> None:
     check_parts(plain)
 
 
+def check_missing(config: DictConfig) -> None:
+    """Raises ValueError for a setting that has no default and was given no value."""
+    if missing := sorted(OmegaConf.missing_keys(config)):
+        key = re.sub(r"\[(\d+)\]", r".\1", missing[0])
+        raise ValueError(f"{key} has no default; give it a value: {key}=...")
+
+
 def check_parts(plain: Any) -> None:
     """Raises ValueError for a value that a part of a config refuses, and names its key."""
     for below, target, values in _parts(plain):
@@ -147,7 +169,7 @@ def _parts(node: Any, below: str = "") -> Iterator[tuple[str, str, dict[str, Any
     if isinstance(node, dict) and "_target_" in node:
         target = node["_target_"]
         if not isinstance(target, str) or not target:
-            raise ValueError(f"{below}_target_={shown(target, quoted=False)} is no name of a class; give one")
+            raise ValueError(f"{below}_target_={shown(target, quoted=False)} is not a name of a class; give one")
         yield below, target, {str(key): value for key, value in node.items()}
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         yield from _parts(value, f"{below}{key}.")
@@ -170,7 +192,7 @@ def _parsed(override: str) -> Override:
     except HydraException as error:
         key, equals, value = override.partition("=")
         if not equals:
-            raise ValueError(f"{override!r} is no setting; write settings as KEY=VALUE, such as seed=1") from error
+            raise ValueError(f"{override!r} is not a setting; write settings as KEY=VALUE, such as seed=1") from error
         parent, dot, name = key.rpartition(".")
         if dot and "/" in name:
             raise ValueError(f'a name with a slash is no key; write "{parent}={{{name}: {value}}}"') from error
@@ -199,7 +221,7 @@ def _check_choices(overrides: Sequence[Override], config_dir: Path | None, sweep
             raise ValueError(f"{word} adds to what a run has already; write {key}=NAME")
         names = [override.value()] if not override.is_sweep_override() else []
         if key not in SEVERAL and not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{word} is no name of a {key}; give one, as `parallelbench list {key}` shows them")
+            raise ValueError(f"{word} is not the name of an option; `parallelbench list {key}` lists them all")
         if any(isinstance(name, str) and re.search(r"^\.|\.yaml$", name) for name in names):
             raise ValueError(f"{word} is the name of a file; give that of an option, without a folder and .yaml")
         place = override.get_key_element().lstrip("+~")
@@ -239,9 +261,9 @@ def _values(override: Override, config_dir: Path | None = None) -> list[str]:
 
 
 def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[str], root: str) -> str:
-    """Hydra's message for an override that fits nothing. A likely slip of the pen gets one of ours."""
+    """Hydra's message for an override that fits nothing. A likely typo gets one of ours."""
     text = str(error)
-    where = f"`parallelbench {root} --help` shows what there is"
+    where = f"`parallelbench {root} --help` lists them all"
     key = re.match(r"Could not override '([^']+)'|Could not delete from config. '([^']+)'", text)
     option = re.match(r"In '\w+': Could not find '([^']+)/([^'/]*)'\s+Available options in '[^']+':([^:]*)\n", text)
     if key:
@@ -253,12 +275,12 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
         parents = {name.rsplit(".", i)[0] for name in known for i in range(1, name.count(".") + 1)}
         groups = ["launcher", "sink", "experiment"] if root == RUN else ["sink", "recipe"]
         near = get_close_matches(wrong, [*known, *sorted(parents), *groups], 1)
-        what = f"{wrong} is no setting of this run"
+        what = f"unknown setting {wrong!r}"
     elif option:
-        near = [f"{option[1]}={name}" for name in get_close_matches(option[2], option[3].split(), 1)]
-        what = f"{option[1]}={option[2]} is not there"
-        listed = f"`parallelbench list {option[1]}` shows what there is"
-        where = listed if root == RUN else f"there are {', '.join(option[3].split())}"
+        near = get_close_matches(option[2], option[3].split(), 1)
+        what = f"unknown {option[1]} {option[2]!r}"
+        listed = f"`parallelbench list {option[1]}` lists them all"
+        where = listed if root == RUN else f"choose among {', '.join(option[3].split())}"
     else:
         return sentence(error)
-    return f"{what}; {f'the nearest is {near[0]}, and ' if near else ''}{where}"
+    return f"{what}; {f'did you mean {near[0]!r}? {where[0].upper()}{where[1:]}' if near else where}"

@@ -18,13 +18,14 @@ from dllm import validation
 from dllm.validation import Checked, nearest, wanted
 from parallelbench.records.files import PACKAGES
 from parallelbench.tasks import named_task, named_tasks
-from parallelbench.tasks.base import question
-from parallelbench.wiring.catalogue import CONF, LISTED, comments, folder, options
+from parallelbench.tasks.base import first_wording, question
+from parallelbench.tasks.wording import whole_name
+from parallelbench.wiring.catalogue import LISTED, comments, config_dir, option_file, options
 from parallelbench.wiring.conf import own_tasks
 from parallelbench.wiring.menu import WIDTH, table
 
 OURS = ("decoders", "dllm", "parallelbench")
-FULL = 95  # characters of a line of a docstring from which on the next goes on
+FULL = 95  # characters of a line of a docstring from which on the next continues
 KINDS = ("task", *LISTED)
 YAML = {"None": "null", "True": "true", "False": "false"}
 
@@ -40,8 +41,10 @@ class Knob:
 
 
 def main(arguments: Sequence[str]) -> str:
-    given = [word for word in arguments if not word.startswith("config_dir=")]
-    mine = next((folder(word.partition("=")[2]) for word in arguments if word not in given), None)
+    given = [word for word in arguments if "=" not in word]
+    mine = config_dir(arguments)
+    if len(given) == 1 and given[0] not in KINDS:
+        given = [_kind_of(given[0], mine), *given]
     if len(given) != 2 or given[0] not in KINDS:
         raise ValueError(f"show takes a kind and a name, such as `show decoder eb`; the kinds are {', '.join(KINDS)}")
     kind, name = given
@@ -49,29 +52,40 @@ def main(arguments: Sequence[str]) -> str:
         return _task(name, mine)
     known = options(kind, mine)
     if name not in known:
-        raise ValueError(f"{kind}={name} is not there; {nearest(name, known)}")
+        raise ValueError(f"unknown {kind} {name!r}; {nearest(name, known, f'parallelbench list {kind}')}")
     return _option(kind, name, known[name], mine)
+
+
+def _kind_of(name: str, mine: Path | None) -> str:
+    """The one kind that has a choice of this name. Raises ValueError where none has, or several."""
+    kinds = [group for group in LISTED if name in options(group, mine)]
+    tasks = named_tasks().keys() | (own_tasks(mine) if mine else {}).keys()
+    kinds += ["task"] if whole_name(name, tasks) in tasks else []
+    if kinds[1:] == ["experiment"]:  # the grid of a decoder, which its page shows too
+        del kinds[1]
+    if not kinds:
+        raise ValueError(f"unknown choice {name!r}; `parallelbench list` lists them all")
+    if len(kinds) > 1:
+        raise ValueError(f"{name!r} may be {' or '.join(kinds)}; write `show {kinds[0]} {name}`")
+    return kinds[0]
 
 
 def _task(name: str, mine: Path | None) -> str:
     """Its prompt, target and scorer, by its first sample."""
     own = own_tasks(mine) if mine else {}
     known = {**named_tasks(), **{full: task for full, (_, task) in own.items()}}
-    first, at, wording = name.partition("@")
-    found = [full for full in known if full == first or full.endswith(f"/{first}")]
-    if len(found) != 1:
-        raise ValueError(f"task {name!r} is not there; {nearest(name, known)}")
-    task = named_task(found[0] + at + wording, known)
+    task = named_task(name, known)
+    first = first_wording(task.name)
     (sample,) = task.samples(1, 0)
     scores = ", ".join(f"{key} {value:g}" for key, value in task.score(sample, sample.target).items())
-    asked = known[found[0]]  # in no wording of its own
+    asked = known[first]  # in no wording of its own
     parts = [
         f"{task.name}, version {task.version}",
         _folded(inspect.getdoc(asked) or "", ""),
         f"Scorer\n{_folded(inspect.getdoc(asked.score) or '')}",
         f"Sample {sample.id}: prompt\n{_folded(question(sample.messages))}",
         f"{_folded(f'Target ({scores})', '')}\n{_folded(sample.target)}",
-        f"{_run(mine)} {f'suite={own[found[0]][0]}' if found[0] in own else f'suite.tasks={task.name}'} traces=1",
+        f"{_run(mine)} {f'suite={own[first][0]}' if first in own else f'suite.tasks={task.name}'} traces=1",
     ]
     return "\n\n".join(parts)
 
@@ -82,9 +96,7 @@ def _run(mine: Path | None) -> str:
 
 def _option(group: str, name: str, about: str, mine: Path | None = None) -> str:
     """Comments, settings, grid and classes of a yaml file."""
-    file = CONF / group / f"{name}.yaml"
-    if mine and (own := mine / group / f"{name}.yaml").exists():
-        file = own
+    file = option_file(group, name, mine)
     content = _content(file, mine)
     about, _, example = about.partition(f": {group}.")
     command = f"{_run(mine)} {group}={name}"
@@ -105,10 +117,11 @@ def _option(group: str, name: str, about: str, mine: Path | None = None) -> str:
     if knobs:
         rows = [(f"  {'+' if knob.extra else ''}{knob.key}={knob.value}", knob.kind) for knob in knobs]
         parts.append("\n".join(["Settings, each with its default", *table(rows)]))
-    for experiment in _experiments(name) if group == "decoder" else [name] if group == "experiment" else []:
-        grid = _grid(file if group == "experiment" else CONF / "experiment" / f"{experiment}.yaml")
+    experiments = _experiments(name, mine) if group == "decoder" else [name] if group == "experiment" else []
+    for experiment in experiments:
+        grid = _grid(option_file("experiment", experiment, mine))
         parts += ["\n".join([f"Grid: {_run(mine)} -m experiment={experiment}", *grid])] if grid else []
-    if group == "decoder" and example and not _experiments(name):
+    if group == "decoder" and example and not experiments:
         sweep = f"{_run(mine)} -m {group}={name} {group}.{example.partition('=')[0]}=A,B,C"
         parts.append("\n".join(["No grid of its own. A sweep by hand:", sweep]))
     if group == "model":
@@ -124,8 +137,7 @@ def _content(file: Path, mine: Path | None = None) -> dict[str, Any]:
         for place, option in chosen.items() if isinstance(chosen, dict) else ():
             group, at, key = place.strip("/").partition("@")
             if at:
-                own = mine / group / f"{option}.yaml" if mine else None
-                content[key] = _content(own if own and own.exists() else CONF / group / f"{option}.yaml", mine)
+                content[key] = _content(option_file(group, option, mine), mine)
     return content
 
 
@@ -226,9 +238,10 @@ def _fields(found: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str, s
         yield argument.arg, ast.unparse(argument.annotation) if argument.annotation else "", ""
 
 
-def _experiments(decoder: str) -> list[str]:
+def _experiments(decoder: str, mine: Path | None) -> list[str]:
     """Those that choose a decoder."""
-    texts = {name: (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8") for name in options("experiment")}
+    names = options("experiment", mine)
+    texts = {name: option_file("experiment", name, mine).read_text(encoding="utf-8") for name in names}
     return [name for name, text in texts.items() if re.search(rf"override /decoder: {decoder}\b", text)]
 
 

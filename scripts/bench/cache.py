@@ -1,4 +1,5 @@
-"""What caches save on a model of a published shape with random weights: forwards beside their floor, and whole decodes.
+"""What caches save on a model of a published shape with random weights: forwards compared with their floor, and whole
+decodes.
 
     python scripts/bench/cache.py [shape=small] [batch=8] [prompt=256] [gen=256] [block=32] [k=4] [caches=none,dual]
 
@@ -6,11 +7,10 @@ shape: `toy` (to try the script), `small` (width 512, 8 layers, float32), `head`
 `llada-8b` (bfloat16; for a GPU), all with LLaDA's vocabulary of 126,464 and an untied head. Uses a GPU where there is
 one.
 
-Forwards: milliseconds for a window of `block` columns and for the whole canvas, beside the time in which this machine
-reads the weights once or does the multiplications, both measured here. Decodes: each cache in a process of its own,
-k tokens per step; NFE, queried columns, seconds, peak memory (of the process, or of the device), and `overhead`: the
-decode's time over that of its forwards.
-"""
+Forwards: milliseconds for a window of `block` columns and for the whole canvas, compared with the time in which this
+machine reads the weights once or does the multiplications, both measured here. Decodes: each cache in a process of its
+own, k tokens per step; NFE, queried columns, seconds, peak memory (of the process, or of the device), and `overhead`:
+the decode's time over that of its forwards."""
 
 import multiprocessing
 import resource

@@ -1,4 +1,4 @@
-"""How many tensor operations a step of the denoising loop asks for beside the transformer, and where.
+"""How many tensor operations a step of the denoising loop asks for besides the transformer, and where.
 
     python scripts/bench/operations.py [batch_size=1] [cache=none] [decoder=threshold] [by=function]
 

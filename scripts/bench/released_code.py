@@ -1,4 +1,5 @@
-"""Decoding beside the released code of Fast-dLLM, LLaDA and dInfer: CPU seconds on the same weights, theirs over ours.
+"""Decoding compared with the released code of Fast-dLLM, LLaDA and dInfer: CPU seconds on the same weights, theirs over
+ours.
 
     python scripts/bench/released_code.py fast_dllm=CHECKOUT python=PYTHON [llada=CHECKOUT] [dinfer=CHECKOUT]
         [layers=2] [width=128] [vocab=126464] [prompt=64] [gen=128] [batch=1] [steps=4] [threshold=40] [repeats=3]

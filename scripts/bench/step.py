@@ -59,7 +59,7 @@ class Peak(TorchDispatchMode):
 
 
 def peak_temporaries(decoder: Decoder, vocab: int = 4096, block_len: int = 16) -> float:
-    """How many logits-sized tensors (`[B, W, V]` float32) a step holds at once at most, beside logits and memory."""
+    """How many logits-sized tensors (`[B, W, V]` float32) a step holds at once at most, besides logits and memory."""
     view = example_view(decoder, 1, block_len)
     logits = torch.randn(3, block_len, vocab, generator=torch.Generator().manual_seed(0))
     memory = decoder.init(Shape(3, block_len, vocab, torch.device("cpu")))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The autoregressive baseline beside the diffusion models of its size, one sample at a time: results/published/autoregressive.
+# The autoregressive baseline compared with the diffusion models of its size, one sample at a time: results/published/autoregressive.
 #   bash scripts/published/compare_ar.sh [RUNS_DIR] [REPORT_DIR]
 # About 6 minutes on one CPU core; interrupted, it resumes where it stopped. Seconds need an otherwise idle machine.
 set -euo pipefail

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# An English LM of 135M parameters beside the tiny models: all 17 tasks, every decoder that needs no training for it:
+# An English LM of 135M parameters compared with the tiny models: all 17 tasks, every decoder that needs no training for it:
 # results/published/english, with english/ranks-*, which of the decoders' rankings hold on it, and english/close, those
 # that the claims are about over 50 samples a task.
 #   bash scripts/published/english.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
 # Three to twenty minutes of one CPU core a run of 50 samples a task, so some ten hours in all. bfloat16 is for processors
 # with instructions for it, with AVX2 alone it takes nine times as long as float32: DTYPE=float32. The parts come in the
-# order of their use, and the page is made after part 3 and at the end. Interrupted, the same command goes on, also with
+# order of their use, and the page is made after part 3 and at the end. Interrupted, the same command continues, also with
 # more samples. It begins with the runs that are published (REPORT_DIR/runs.tar.xz), so that those are decoded which are
 # not there yet. Latency means nothing here: the slots share it. wino takes no model with token shift.
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What was learned beside what was not, on the shipped models and fresh samples: results/published/learned.
+# What was learned compared with what was not, on the shipped models and fresh samples: results/published/learned.
 #   bash scripts/published/learned.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK] [ABLATION ...]
 # About 40 minutes; interrupted, it resumes where it stopped. ABLATION: full, consistency, certainty or control, one round of
 # dParallel with both parts of its loss, with one of them, and plain training on the same decodes. They are not shipped: each

@@ -19,7 +19,7 @@ from decoders.spread import NO_CACHE
 from decoders.state import DecodeState
 from decoders.types import Update, View
 from dllm.cache import DelayedCache, WindowCache
-from dllm.checkpoint import shipped_models
+from dllm.shipped import shipped_models
 from parallelbench.tasks import builtin_tasks
 from parallelbench.wiring.catalogue import CONF
 

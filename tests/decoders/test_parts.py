@@ -249,7 +249,7 @@ def test_what_is_no_model_no_cache_or_no_device_is_refused() -> None:
         d.generate(None, [[1]])  # type: ignore[arg-type]
     for spread in (d.ONE_WINDOW, d.Ahead(2), d.Lookahead(2), d.RunningSet()):
         refused("on_step=3 of .*; give a function or null", on_step=3, spread=spread)
-        refused("device='nope' is not there", device="nope", spread=spread)
+        refused("device='nope' does not exist", device="nope", spread=spread)
         refused("device='meta', but the model is on 'cpu'", model=make_model("full"), device="meta", spread=spread)
     refused("spread='x' of decode; give an object whose class derives from decoders.Spread", spread="x")
     with pytest.raises(ValueError, match="states='x' of Ahead"):
@@ -260,7 +260,7 @@ def test_what_is_no_model_no_cache_or_no_device_is_refused() -> None:
 
 @pytest.mark.parametrize("call", [d.generate, d.generate_verified, decode, d.decode_queue])
 def test_the_names_of_the_command_line_are_told_from_those_of_python(call: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_length'; the nearest is gen_len, "):
+    with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_length'; did you mean 'gen_len'\?"):
         call(make_model("full"), [[1]], gen_length=8)
 
 

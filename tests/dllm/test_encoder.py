@@ -140,7 +140,7 @@ def test_canvases_are_as_long_as_the_positions(stock: PreTrainedModel, folder: P
 def test_an_encoder_that_mixes_columns_otherwise_is_refused(tmp_path: Path, config: PreTrainedConfig) -> None:
     with torch.random.fork_rng():
         AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="cannot be used as a denoiser: what stands past a row's end"):
+    with pytest.raises(ValueError, match="cannot be used as a denoiser: what is past a row's end"):
         dllm.load(tmp_path, spec=ModelSpec(MASK, (SEP,), PAD, kv=False))
 
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from test_published import FOLDER, llada
 
-from dllm.checkpoint import ASSETS
+from dllm.shipped import ASSETS
 from parallelbench.records.record import read_run
 
 HERE = os.environ.get("DLLM_FULL_SIZE")

@@ -45,7 +45,8 @@ from dllm.cache import WindowCache
 from dllm.causal import CausalLM
 from dllm.checkpoint import read_backbone
 from dllm.converted.probe import probe
-from dllm.diffusion import ASSETS, load_diffusion
+from dllm.diffusion import load_diffusion
+from dllm.shipped import ASSETS
 from dllm.training.scratch import scratch_llama
 from dllm.training.tokenizer import build_tokenizer
 from parallelbench.tasks import builtin_tasks
@@ -112,7 +113,7 @@ def test_broken_checkpoints_are_named(folder: Path, name: str, content: bytes | 
 
 def test_unknown_names_list_what_is_shipped() -> None:
     for slip, meant in (("tinny", "tiny"), ("tiny_ar", "tiny-ar")):  # at once, without the hub
-        with pytest.raises(ValueError, match=f"there is no model '{slip}'; the nearest shipped one is '{meant}'"):
+        with pytest.raises(ValueError, match=f"unknown model '{slip}'; did you mean '{meant}'"):
             dllm.load(slip)
     with pytest.raises(ValueError, match=r"cannot load model '/no/such' \(shipped models: tiny, .*, tiny-vision\)"):
         dllm.load("/no/such")
@@ -408,7 +409,7 @@ def test_other_causal_models_denoise(tmp_path: Path, config: PreTrainedConfig, m
 
 @pytest.mark.parametrize(
     ("ignored", "message"),
-    [("attention_mask", "what stands past a row's end"), ("position_ids", "a window on kept K/V gives other logits")],
+    [("attention_mask", "what is past a row's end"), ("position_ids", "a window on kept K/V gives other logits")],
 )
 def test_the_probe_finds_what_a_backbone_ignores(causal: Path, ignored: str, message: str) -> None:
     model = dllm.load(causal, spec=SPEC)

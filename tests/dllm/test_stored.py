@@ -18,10 +18,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import dllm
 from dllm.adapter import attach
-from dllm.checkpoint import ASSETS
 from dllm.families import recognise
 from dllm.recurrent import load_recurrent
 from dllm.recurrent.raven import RavenConfig
+from dllm.shipped import ASSETS
 
 FAMILIES = (llada, llada_moe, llada2, dream, sdar, sdar_moe, eurobert, nemotron)
 REMARKS = {  # what published configs and trainers leave behind

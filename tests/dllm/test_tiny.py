@@ -28,7 +28,7 @@ from decoders import (
     generate_verified,
 )
 from dllm.cache import BlockCache, WindowCache
-from dllm.diffusion import ASSETS
+from dllm.shipped import ASSETS
 from parallelbench.tasks import builtin_tasks, text_tasks, vision_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN
 from parallelbench.tasks.wording import named_task

@@ -276,7 +276,7 @@ def test_a_model_of_masks_becomes_one_of_noise() -> None:
 
 def test_what_does_not_fit_is_refused(folder: Path) -> None:
     model, parts = uniform_model("full"), {"gen_len": 8, "block_len": 4, "cache": NO_CACHE, "stop": StrictEos()}
-    with pytest.raises(ValueError, match="shows MASK beside its tokens, which a uniform-state model never saw"):
+    with pytest.raises(ValueError, match="shows MASK next to its tokens, which a uniform-state model never saw"):
         decode(model, [[5, 6, 7]], decoder=Decoder(Wino()), **parts)
     with pytest.raises(ValueError, match="its states cannot be tried ahead"):
         decode(model, [[5, 6, 7]], spread=Lookahead(1), decoder=Decoder(FixedK(1)), **parts)

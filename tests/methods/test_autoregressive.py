@@ -267,7 +267,7 @@ def test_broken_checkpoints_are_named(folder: Path) -> None:
 def test_a_diffusion_models_loader_names_the_shipped_autoregressive_ones(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dllm.checkpoint.ASSETS", folder.parent)
+    monkeypatch.setattr("dllm.shipped.ASSETS", folder.parent)
     monkeypatch.setattr("dllm.causal.ASSETS", folder.parent)
     assert load_causal("small-ar").name == "small-ar"
     with pytest.raises(ValueError, match=r"'small-ar' is autoregressive, .* or run it with model=small_ar decoder=ar"):

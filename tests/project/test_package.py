@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dllm.checkpoint import ASSETS, IN_THE_REPOSITORY
+from dllm.shipped import ASSETS, IN_THE_REPOSITORY
 from parallelbench.tasks.text.grammar import HARPER
 from parallelbench.wiring import menu
 

@@ -158,7 +158,7 @@ def test_terminals_are_not_steered() -> None:
 def test_every_error_of_the_system_names_a_fix() -> None:
     for number in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG, errno.EISDIR):
         text = os_sentence(OSError(number, os.strerror(number), "there"))
-        assert text.startswith(f"there: {os.strerror(number)}; ") and text.endswith(" and repeat the command")
+        assert text.startswith(f"there: {os.strerror(number)}; ") and text.endswith(" and run the command again")
 
 
 WRITERS = ("parallelbench/records/files.py", "dllm/checkpoint.py", "parallelbench/tasks/code/")  # the last: a sandbox
@@ -336,7 +336,7 @@ def test_an_interrupted_command_says_how_to_go_on(cli, here: Path, monkeypatch: 
     assert cli("report", "runs")[::2] == (130, INTERRUPTED[1:])
 
 
-INTERRUPTED = "\nerror: interrupted; repeat the command to go on\n"
+INTERRUPTED = "\nerror: interrupted; run the same command again to resume\n"
 
 
 def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen:

@@ -156,7 +156,12 @@ def test_the_page_of_a_hundred_runs_opens_at_once_and_passes_axe(browser: Browse
         page.wait_for_selector("#chart-seconds svg")
         seconds.append(time.perf_counter() - began)
     assert min(seconds) < 2
+    led = page.locator("#runs-table tbody tr").count()
+    assert 5 <= led < 30  # the front and the best of each decoder
+    page.click("#runs-table-more")
     assert page.locator("#runs-table tbody tr").count() == 100
+    page.click("#runs-table-more")
+    assert page.locator("#runs-table tbody tr").count() == led
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.wait_for_timeout(500)  # the charts are drawn anew
@@ -359,6 +364,42 @@ def test_any_sample_is_shown_with_its_scores(opened: tuple[Page, list[Run], list
         assert f"score {100 * record.scores['score']:.1f} %" in scores and "score_strict 0.0 %" in scores
         assert f"in {record.nfe} forwards" in cost and page.is_disabled("#sample-before") == (place == 0)
         page.click("#sample-next")
+
+
+def test_samples_are_found_by_text_and_by_score_across_runs(
+    opened: tuple[Page, list[Run], list[str]], browser: Browser
+) -> None:
+    page, runs, _ = opened
+    page.select_option("#sample-run", "2")
+    alike = [run for run in runs if len(run.records) == len(runs[2].records)]
+    right = [[run.records[i].scores["score"] >= 1 for run in alike] for i in range(len(runs[2].records))]
+    for value, fits in (
+        ("some", any),
+        ("none", lambda row: not any(row)),
+        ("mixed", lambda row: any(row) and not all(row)),
+    ):
+        page.select_option("#sample-others", value)
+        expect(page.locator("#sample-id option")).to_have_count(sum(map(fits, right)))
+    page.select_option("#sample-others", "")
+    record = runs[2].records[3]
+    page.fill("#sample-text", record.prompt[-12:].upper())
+    page.wait_for_timeout(200)
+    found = [
+        r.id for r in runs[2].records if record.prompt[-12:].lower() in f"{r.prompt} {r.target} {r.completion}".lower()
+    ]
+    assert [text[2:] for text in page.locator("#sample-id option").all_text_contents()] == sorted(found)
+    page.fill("#sample-text", "no sample says this")
+    expect(page.locator("#sample-view")).to_contain_text("No such sample.")
+    page.fill("#sample-text", "")
+    page.click("#sample-next")
+    link, wanted = (
+        page.locator("#sample-view a").get_attribute("href"),
+        page.locator("#sample-view strong").inner_text(),
+    )
+    other = browser.new_page()
+    other.goto(page.url.partition("#")[0] + str(link))
+    expect(other.locator("#sample-view strong")).to_have_text(wanted)
+    other.close()
 
 
 @pytest.fixture(scope="module")

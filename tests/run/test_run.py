@@ -141,7 +141,7 @@ def test_a_sweep_goes_on_to_a_larger_limit(cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["decoder=sledgehammer"], "decoder=sledgehammer is not there; `parallelbench list decoder`"),
+        (["decoder=sledgehammer"], "unknown decoder 'sledgehammer'; `parallelbench list decoder`"),
         (["decoder=credit", "decoder.rule.tau=-1.0"], "error: decoder.rule.tau=-1.0; give a number in (0, 1e6]"),
         (["decoder=fixed", "decoder.rule.k=0"], "error: decoder.rule.k=0; give a whole number"),
         (["decoder=prophet", "decoder.rule.gaps=[3,nan,1]"], "error: decoder.rule.gaps[1]=nan; give a number in"),
@@ -156,7 +156,7 @@ def test_a_sweep_goes_on_to_a_larger_limit(cli, tmp_path: Path) -> None:
         (["limit=0"], "limit=0"),
         (["batch_size=0"], "batch_size=0"),
         (["seed=2147483648"], "seed=2147483648; give a whole number in [0, 2147483648)"),
-        (["decoder.rule.taau=1"], "decoder.rule.taau is no setting of this run; the nearest is decoder.rule.tau"),
+        (["decoder.rule.taau=1"], "unknown setting 'decoder.rule.taau'; did you mean 'decoder.rule.tau'"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(cli, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -91,7 +91,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, line: str) -> None:
         ("r.json", '[{"prompt": "x"},\n 3]', r"r.json, line 2: '3' is not an object"),
         ("r.json", '[{"prompt": "x"},\n {"prompt": ""}]', r"r.json, line 2: 'prompt' is empty"),
         ("r.json", '[{"prompt": "x"}', r"r.json, line 1: not JSON"),
-        ("r.json", '[{"prompt": "x"}]\n3', r"line 1: not JSON \(more behind the array\)"),
+        ("r.json", '[{"prompt": "x"}]\n3', r"line 1: not JSON \(more after the array\)"),
         ("r.csv", "prompt,answer\nx\n", r"r.csv, line 2: another number of cells"),
         ("r.csv", 'prompt\n"x\n', r"r.csv cannot be read"),
     ],

@@ -64,7 +64,7 @@ def test_the_right_answer_nearest_to_a_completion_is_that_of_the_task():
 @pytest.mark.parametrize(
     ("tasks", "templates", "message"),
     [
-        (["waiting_line/copy"], (0, 4), "wording 4 of task 'waiting_line/copy' is not there; give 0 to 3"),
+        (["waiting_line/copy"], (0, 4), "task 'waiting_line/copy' has no wording 4; give 0 to 3"),
         (["waiting_line/copy@x"], (0,), "unknown task 'waiting_line/copy@x'"),
         (["waiting_line/copy@1"], (1,), "which has one wording"),
         (["waiting_line/copy", "waiting_line/copy@1"], (0, 1), "which has one wording"),

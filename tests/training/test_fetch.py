@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.checkpoint import FETCHED
+from dllm.shipped import FETCHED
 from dllm.training import fetch
 
 PARTS = (b"first ", b"second ", b"third")

@@ -83,7 +83,7 @@ def test_a_mixture_draws_wordings_and_widths():
 @pytest.mark.parametrize(
     ("knob", "message"),
     [
-        ({"templates": (0, 4)}, "wording 4 of task 'waiting_line/copy' is not there; give 0 to 3"),
+        ({"templates": (0, 4)}, "task 'waiting_line/copy' has no wording 4; give 0 to 3"),
         ({"least_lens": (0, 64), "response_lens": (8, 32)}, "least_lens=\\[0, 64\\] exceed"),
         ({"least_lens": None}, "least_lens=None of TaskMixture; give a list"),
         ({"batch_size": 0}, "batch_size=0 of TaskMixture; give a whole number"),
@@ -99,5 +99,5 @@ def test_tokens_are_refused_for_wordings_that_are_not_there_and_where_mask_stand
         phrases(templates=(9,))
     model = dllm.load("tiny")
     model.spec = replace(model.spec, mask_id=len(model.tokenizer))
-    with pytest.raises(ValueError, match="has MASK behind its 2397 tokens"):
+    with pytest.raises(ValueError, match="has MASK after its 2397 tokens"):
         add_tokens(model, [" house"], seed=0)

@@ -17,8 +17,8 @@ from conftest import BLOCK, make_model
 from safetensors.torch import load_file
 
 import dllm
-from dllm.checkpoint import ASSETS
 from dllm.plan import Plan
+from dllm.shipped import ASSETS
 from dllm.training.fit import FitConfig, fit
 from dllm.training.lora import Lora
 from dllm.training.masking import content_columns, draw_groups, mask_response, rising

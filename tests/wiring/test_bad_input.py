@@ -282,10 +282,10 @@ class Lacking:
 @pytest.mark.parametrize(
     ("scores", "sentence"),
     [
-        ({"score": 1.0}, "no score_strict"),
-        ({"score_strict": 1.0}, "no score"),
-        ({"score": NAN, "score_strict": 1.0}, "score=nan"),
-        ({"score": 2.0, "score_strict": 1.0}, "score=2.0"),
+        ({"score": 1.0}, "score_strict is missing"),
+        ({"score_strict": 1.0}, "score is missing"),
+        ({"score": NAN, "score_strict": 1.0}, "score is nan"),
+        ({"score": 2.0, "score_strict": 1.0}, "score is 2.0"),
         ({"score": "1", "score_strict": 1.0}, "TypeError"),
         (None, "AttributeError"),
         ([], "TypeError"),

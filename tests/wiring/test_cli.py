@@ -3,11 +3,12 @@
 import importlib
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -18,6 +19,7 @@ from conftest import SMALL
 from rich.console import Console
 
 from decoders import Generation
+from dllm.families import FAMILIES, MODEL_TYPES
 from parallelbench.records.provenance import is_dirty
 from parallelbench.records.trace import Step
 from parallelbench.report.markdown import as_text, table
@@ -48,6 +50,12 @@ AT_ONCE = [  # and the exit code
     ("show suite default", 0),
     ("show task shuffle", 0),
     ("show decoder crdit", 2),
+    ("show eb", 0),
+    ("show eeb", 2),
+    ("demo hello --config-dir=nowhere", 2),
+    ("run model=local", 2),
+    ("run model=local model.name_or_path=nowhere", 2),
+    ("run decoder=3", 2),
     ("demo hello versus=treshold", 2),
     ("demo hello decodr=eb", 2),
     ("demo hello task=shufle", 2),
@@ -58,6 +66,9 @@ AT_ONCE = [  # and the exit code
     ("completion bash", 0),
     ("completion zsh", 0),
     ("completion fish", 2),
+    ("new decoder eb", 2),
+    ("new decoder 1st", 2),
+    ("new rule mine", 2),
     ("lst", 2),
     ("analyze thery", 2),
     ("run decoder=thresold", 2),
@@ -104,7 +115,9 @@ def test_what_needs_no_model_is_said_at_once(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in (*PASSED_ON, "list", "show", "completion")])
+@pytest.mark.parametrize(
+    "name", [name for name in COMMANDS if name not in (*PASSED_ON, "list", "show", "new", "completion")]
+)
 def test_the_menu_has_the_options_of_each_command(name: str) -> None:
     main = importlib.import_module(f"parallelbench.{COMMANDS[name].module}").main
     with pytest.raises(ValueError, match="unknown option") as refused:
@@ -116,24 +129,94 @@ def test_the_menu_has_the_options_of_each_command(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [
-        (["lst"], "unknown command 'lst'; the nearest is list"),
-        (["analyze", "thery"], "unknown analysis 'thery'; the nearest is theory"),
-        (["run", "--limt", "3"], "limt is no setting of this run; the nearest is limit"),
-        (["run", "decoder", "eb"], "'decoder' is no setting of a run; write settings as KEY=VALUE"),
+        (["lst"], "unknown command 'lst'; did you mean 'list'"),
+        (["analyze", "thery"], "unknown analysis 'thery'; did you mean 'theory'"),
+        (["run", "--limt", "3"], "unknown setting 'limt'; did you mean 'limit'"),
+        (["run", "decoder", "eb"], "'decoder' is not a setting; write settings as KEY=VALUE"),
         (["run", "--limit"], "limit= has no value; write limit=50"),
-        (["recommend", ".", "--max-los", "2"], "unknown option 'max_los=2'; the nearest is max_loss="),
+        (["recommend", ".", "--max-los", "2"], "unknown option 'max_los=2'; did you mean 'max_loss='"),
         (["run", "-m", "suite.tasks=nap"], "unknown task 'nap'"),
-        (["run", "suite.tasks=shufle"], "unknown task 'shufle'; the nearest is waiting_line/shuffle, and there are"),
-        (["run", "suite.templates=9"], "wording 9 of task 'waiting_line/copy' is not there; give 0 to 3"),
-        (["run", "decoder="], "decoder= is not there; `parallelbench list decoder` shows what there is"),
-        (["run", "--config-dir", "mein", "decoder=eb"], "--config-dir mein is no folder"),
-        (["list", "--config-dir=mein"], "--config-dir mein is no folder"),
-        (["list", "decodr"], "there is no group 'decodr'; the nearest is decoder"),
+        (["run", "suite.tasks=shufle"], "unknown task 'shufle'; did you mean 'waiting_line/shuffle'?"),
+        (["run", "suite.templates=9"], "task 'waiting_line/copy' has no wording 9; give 0 to 3"),
+        (["run", "decoder="], "unknown decoder ''; `parallelbench list decoder` lists them all"),
+        (["run", "--config-dir", "mein", "decoder=eb"], "--config-dir mein is not a folder"),
+        (["list", "--config-dir=mein"], "--config-dir mein is not a folder"),
+        (["list", "decodr"], "unknown group 'decodr'; did you mean 'decoder'"),
+        (["show", "nope"], "unknown choice 'nope'; `parallelbench list` lists them all"),
+        (["show", "local"], "'local' may be model or launcher"),
+        (["show", "decoder", "nope"], "unknown decoder 'nope'; `parallelbench list decoder` lists them all"),
+        (["run", "model=local"], "model.name_or_path has no default; give it a value: model.name_or_path=..."),
+        (["run", "suite=prompts"], "suite.tasks.0.source has no default"),
+        (["run", "model.name_or_path=nowhere"], "cannot load model 'nowhere': there is no such folder; give a folder"),
+        (["run", "model.name_or_path=tinny"], "unknown model 'tinny'; did you mean 'tiny'?"),
+        (["run", "decoder=3"], "decoder=3 is not the name of an option"),
+        (["demo", "task=shufle"], "unknown task 'shufle'; did you mean 'waiting_line/shuffle'?"),
     ],
 )
 def test_a_slip_of_the_pen_gets_the_nearest_word(cli, words: list[str], nearest: str) -> None:
     code, out, err = cli(*words)
     assert code == 2 and not out and err.startswith(f"error: {nearest}") and err.count("\n") == 1
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A --config-dir with a task of one's own, whose module lies next to it, far from the current folder."""
+    (tmp_path / "far" / "mine" / "suite").mkdir(parents=True)
+    blocks = re.findall(r'^```\w+ title="([^"\n]+)"\n(.*?)^```$', (ROOT / "docs/extending.md").read_text(), re.S | re.M)
+    for title in ("my_task.py", "mine/suite/mine.yaml"):
+        (tmp_path / "far" / title).write_text(dict(blocks)[title])
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path / "far" / "mine"
+    sys.modules.pop("my_task", None)
+
+
+def test_parts_of_ones_own_are_found_beside_their_config_dir(cli, mine: Path) -> None:
+    for words in (["show", "backwards"], ["show", "task", "backwards@0"], ["list", "tasks"]):
+        code, out, err = cli(*words, "--config-dir", str(mine))
+        assert code == 0 and "backwards" in out.lower(), err
+    assert cli("show", "backwards")[0] == 2
+    code, out, err = cli("demo", f"--config-dir={mine}", "task=backwards", "decoder=eb", "speed=1000")
+    assert code == 0 and "Write the line from last to first" in out, err
+    code, _, err = cli("run", "suite=mine", "limit=1", "--config-dir", str(mine), "out_dir=run")
+    assert code == 0, err
+    assert "mine/backwards" in (mine.parents[1] / "here" / "run" / "samples.jsonl").read_text()
+
+
+@pytest.mark.parametrize("kind", ["decoder", "cache", "task", "model"])
+def test_a_new_part_runs_as_it_is_written(
+    cli, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    families, types = dict(FAMILIES), dict(MODEL_TYPES)
+    code, out, err = cli("new", kind, f"first_{kind}")
+    assert code == 0, err
+    ran = 0
+    for line in out.partition("Now:\n")[2].splitlines():
+        program, *words = shlex.split(line)
+        if program == "pytest":
+            module = runpy.run_path(str(tmp_path / words[0]))
+            for name in [name for name in module if name.startswith("test_")]:
+                module[name](*[tmp_path] * module[name].__code__.co_argcount)
+                ran += 1
+        elif words[:2] == ["-m", "parallelbench"]:
+            code, _, err = cli(
+                *words[2:], *["limit=1", "suite.tasks=copy"][: (kind != "task") + 1 if words[2] == "run" else 0]
+            )
+            assert code == 0, (line, err)
+        else:
+            subprocess.run([sys.executable, *words], check=True, env={"PYTHONPATH": str(ROOT)})
+    assert ran == 1
+    written = {path: path.read_text() for path in tmp_path.glob("*.py")}
+    code, _, err = cli("new", kind, f"first_{kind}")
+    assert code == 2 and "exists; choose another name" in err
+    assert written == {path: path.read_text() for path in tmp_path.glob("*.py")}
+    for known, before in ((FAMILIES, families), (MODEL_TYPES, types)):
+        for name in known.keys() - before.keys():
+            del known[name]
+    sys.modules.pop(f"my_first_{kind}", None)
 
 
 def test_options_are_understood_with_dashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

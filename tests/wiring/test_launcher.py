@@ -45,11 +45,11 @@ def test_one_that_is_refused_does_not_keep_the_others(cli, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("decoder.rule.taux=0.7,0.8", "decoder.rule.taux is no setting of this run; the nearest is decoder.rule.tau,"),
-        ("decodr=credit,threshold", "decodr is no setting of this run; the nearest is decoder,"),
-        ("sutie.lengths=[3],[4]", "sutie.lengths is no setting of this run; the nearest is suite.lengths,"),
-        ("decoder=credit,treshold", "decoder=treshold is not there; the nearest is decoder=threshold,"),
-        ("~limt", "limt is no setting of this run; the nearest is limit,"),
+        ("decoder.rule.taux=0.7,0.8", "unknown setting 'decoder.rule.taux'; did you mean 'decoder.rule.tau'?"),
+        ("decodr=credit,threshold", "unknown setting 'decodr'; did you mean 'decoder'?"),
+        ("sutie.lengths=[3],[4]", "unknown setting 'sutie.lengths'; did you mean 'suite.lengths'?"),
+        ("decoder=credit,treshold", "unknown decoder 'treshold'; did you mean 'threshold'?"),
+        ("~limt", "unknown setting 'limt'; did you mean 'limit'?"),
     ],
 )
 def test_a_sweep_over_what_is_not_there_writes_nothing(

@@ -49,17 +49,17 @@ REFUSED = [  # and a part of the sentence
     (f"run suite.tasks={','.join([COPY] * 200)}", "each once"),
     ("run suite.tasks=[copy,waiting_line/copy]", "each once"),
     (f"run suite.tasks={LONG}", "unknown task"),
-    ("run decoder._target_=5", "decoder._target_=5 is no name of a class; give one"),
-    ("run decoder.rule._target_=[a]", "decoder.rule._target_=['a'] is no name of a class; give one"),
-    ("run cache._target_=null", "cache._target_=None is no name of a class; give one"),
+    ("run decoder._target_=5", "decoder._target_=5 is not a name of a class; give one"),
+    ("run decoder.rule._target_=[a]", "decoder.rule._target_=['a'] is not a name of a class; give one"),
+    ("run cache._target_=null", "cache._target_=None is not a name of a class; give one"),
     (LONG, "unknown command"),
-    (f"show decoder {LONG}", "is not there"),
-    (f"list {LONG}", "there is no group"),
+    (f"show decoder {LONG}", "unknown decoder"),
+    (f"list {LONG}", "unknown group"),
     (f"report {LONG}", "holds no run"),
     (f"report . {LONG}=1", "unknown option"),
     ("run out_dir=~root/x", "another user's"),
     ("run out_dir='~root/x'", "another user's"),
-    ("run --config-dir=~/none", "home/none is no folder"),
+    ("run --config-dir=~/none", "home/none is not a folder"),
 ]
 
 
@@ -295,5 +295,5 @@ def test_a_file_system_that_cannot_wait_for_its_disk_can_be_used(tmp_path: Path,
 @pytest.mark.parametrize("out_dir", ["link", "link/below"])
 def test_a_link_to_nothing_is_named(cli, tmp_path: Path, out_dir: str) -> None:
     (tmp_path / "link").symlink_to("nothing")
-    with pytest.raises(ValueError, match="link is a link to nothing, which is not there"):
+    with pytest.raises(ValueError, match="link is a link to nothing, which does not exist"):
         files.out_folder(tmp_path / out_dir)

@@ -11,7 +11,7 @@ RINGS = (1.0, 1.8, 3.0, 4.5)  # of heights of a label away, nearest first
 def place(
     points: Sequence[tuple[float, float]], sizes: Sequence[tuple[float, float]], taken: Sequence[Box], within: Box
 ) -> list[Box | None]:
-    """A box for each label of the given size beside its point, None where there is no room in reach. taken: boxes that
+    """A box for each label of the given size next to its point, None where there is no room in reach. taken: boxes that
     nothing may cover, those of the points among them."""
     covered, boxes = list(taken), []
     for (x, y), (width, height) in zip(points, sizes, strict=True):

@@ -48,22 +48,30 @@ def write_page(
     equal: EqualQuality | None,
     wordings: Wordings | None = None,
 ) -> None:
-    """Writes report.html. metrics: of each run in turn, by its name, task and metric. command: what makes a run. equal:
-    the runs' speeds at equal quality, if they make curves. wordings: what they did where questions have several."""
+    """Writes report.html and, where runs have traces, watch.html, the player alone. metrics: of each run in turn, by
+    its name, task and metric. command: what makes a run. equal: the runs' speeds at equal quality, if they make curves.
+    wordings: what they did where questions have several."""
     traces = viewer_data(runs)
     parts = ["tables", "charts", "compare", "samples", *([] if traces is None else ["viewer"]), "page"]
-    scripts = [
-        vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
-        *((HERE / f"{part}.js").read_text(encoding="utf-8") for part in ("algorithms", *parts)),
-    ]
-    page = Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
+    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    data = _embedded(page_data(runs, metrics, command, equal, wordings))
+    _write(folder / "report.html", "page.html", [vega, *_scripts(*parts)], data=data, traces=_embedded(traces))
+    if traces is not None:
+        _write(folder / "watch.html", "watch.html", _scripts("viewer", "watch"), traces=_embedded(traces))
+
+
+def _scripts(*parts: str) -> list[str]:
+    return [(HERE / f"{part}.js").read_text(encoding="utf-8") for part in ("algorithms", *parts)]
+
+
+def _write(path: Path, template: str, scripts: Sequence[str], **data: str) -> None:
+    page = Template((HERE / template).read_text(encoding="utf-8")).substitute(
         policy=_policy(scripts),
         style="".join((HERE / f"{part}.css").read_text(encoding="utf-8") for part in ("page", "viewer")),
-        data=_embedded(page_data(runs, metrics, command, equal, wordings)),
-        traces=_embedded(traces),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        **data,
     )
-    replace_file(folder / "report.html", page)
+    replace_file(path, page)
 
 
 def page_data(
@@ -260,7 +268,7 @@ def _packed_json(value: object) -> str:
 
 
 def _embedded(value: object) -> str:
-    """JSON in ASCII that can neither end the script element it stands in nor open a comment."""
+    """JSON in ASCII that can neither end the script element it is in nor open a comment."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

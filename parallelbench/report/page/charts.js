@@ -4,17 +4,17 @@
   const { front } = window.algorithms;
   const { $, ALL, data, make, unique, METRICS, limits, save } = window.report;
   const { runs } = data;
-  const MAX_LABELS = 80, LETTERS = 16; // points that get a label, and its length
+  const MAX_LABELS = 80, MAX_COLOURS = 12, LETTERS = 22; // points and decoders up to which knobs are the labels, and their length
   const strict = runs.some((run) => Object.values(run.tasks).some((row) => row.score[0] !== row.score_strict[0]));
   const columns = () => Object.entries(METRICS).filter(([key]) => (key !== "score_strict" || strict) // it may say nothing new
-    && runs.some((run) => run.tasks[ALL][key][0] !== null));
+    && runs.filter((run) => run.tasks[ALL][key][0] !== null).length * 2 >= runs.length); // of a few it says little
   const measuredOn = (run) => `${run.device}, batch size ${run.batch_size}${run.processes > 1 ? `, ${run.processes} processes at once` : ""}${run.busy ? `, ${run.busy}` : ""}`;
   const those = (rows, fit) => (rows.some(fit) ? rows.filter(fit) : rows);
   /** The methods among the runs that the page leads with, or what there is of them. */
   const methods = (rows) => those(those(rows, (row) => !row.run.is_apart), (row) => !row.run.is_ceiling);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  // Where a label may stand beside its point, in pixels: nearest first.
+  // Where a label may be put next to its point, in pixels: nearest first.
   const PLACES = [[8, -5, "left"], [8, 11, "left"], [-8, -5, "right"], [-8, 11, "right"], [0, -10, "center"], [0, 18, "center"],
     [12, -16, "left"], [-12, -16, "right"], [12, 22, "left"], [-12, 22, "right"]];
   /** Labels that neither touch each other nor a point; those without room are left out. */
@@ -85,10 +85,14 @@
     views.get(id)?.finalize();
     const { view } = await vegaEmbed($(id), spec, { actions: false, renderer: "svg", ast: true });
     views.set(id, view);
-    $("labelled").hidden = values.length > MAX_LABELS;
-    if (values.length > MAX_LABELS) return;
+    // knobs where there are few points; else the names of those on the front and of each decoder's best
+    const few = values.length <= MAX_LABELS && domain.length <= MAX_COLOURS, best = new Map();
+    for (const value of values) if (value.y > (best.get(value.series)?.y ?? -1)) best.set(value.series, value);
+    const label = (value) => (few ? value.label : value.front ? `${value.series} ${value.label}`.trim() : best.get(value.series) === value ? value.series : "");
+    $("labelled").hidden = !few;
     const [across, down] = [view.scale("x"), view.scale("y")];
-    const at = values.map((value) => ({ label: value.label, px: across(value.x), py: down(value.y) }));
+    const at = values.map((value) => ({ label: label(value), front: value.front, px: across(value.x), py: down(value.y) }));
+    at.sort((a, b) => b.front - a.front); // the front finds room first
     await view.data("labels", labels(at, view.width(), view.height())).runAsync();
   }
 

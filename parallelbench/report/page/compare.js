@@ -42,6 +42,11 @@
   const shortP = (p) => (p < 1e-4 ? p.toExponential(1) : p.toPrecision(2));
   const number = (key, head, show, title) => ({ head, title, value: (row) => row[key], cell: (row) => show(row[key]) });
   const { few, undecided } = data.compare;
+  const forwards = (ratio) => { // of B over A
+    const change = Math.abs(100 * (ratio - 1));
+    return change < 0.5 ? "both need the same number of forward passes."
+      : `B needs ${change.toFixed(0)} % ${ratio < 1 ? "fewer" : "more"} forward passes than A.`;
+  };
   const cut = (row, values) => (row.questions < few ? [values[0], values[0], values[0]] : values);
   const withWord = (row, values, show) => (row.questions < few ? `${show(values[0])} (too few samples)` : withInterval(values, show));
   const range = (key, head, show, title) => ({ head, title, range: (row) => row[key], cell: (row) => withWord(row, row[key], show) });
@@ -60,7 +65,7 @@
     if (turn !== asked) return;
     const points = signed(1);
     $("verdict").textContent = `B \u2212 A: ${points(all.difference[0])} points${limits(cut(all, all.difference), points)} over ${all.n} samples`
-      + `${all.questions < few ? " (too few for an interval)" : ""}, p = ${shortP(all.p)}${isUndecided(all) ? "*" : ""}; B takes ${all.nfe[0].toFixed(3)} times the forwards of A.`;
+      + `${all.questions < few ? " (too few for an interval)" : ""}, p = ${shortP(all.p)}${isUndecided(all) ? "*" : ""}; ${forwards(all.nfe[0])}`;
     fill("compare-table", [
       { head: "task", value: (row) => row.task, cell: (row) => breakable(row.task) },
       number("n", "n", String, "Samples"), number("a", "A %", fixed(1)), number("b", "B %", fixed(1)),

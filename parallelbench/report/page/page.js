@@ -3,7 +3,7 @@
 (() => {
   const { front } = window.algorithms;
   const { read, $, data, ALL, make, unique, capital, fixed, percent, METRICS, shown, withInterval, runName, breakable, fill, columns, draw,
-    measuredOn, methods, those, showPair, showSamples, sample } = window.report;
+    measuredOn, methods, those, showPair, showSamples, sample, LONG } = window.report;
   const { runs, sets } = data;
 
   // ---- Filters
@@ -68,7 +68,19 @@
     fill("equal-table", [
       { head: "decoder", value: (row) => row.curve, cell: (row) => runName({ ...row, name: row.curve }) },
       ...equal.heads.map((head, i) => ({ head, range: (row) => row.cells[i][0] ?? [null, null, null], cell: (row) => row.cells[i][1] })),
-    ], rows, (row) => (row.is_ceiling ? "ceiling" : ""));
+    ], rows, (row) => (row.is_ceiling ? "ceiling" : ""), rows.slice(0, few()));
+  }
+
+  /** The Pareto front, then the best run of each decoder by score, up to as many as a reader looks through. */
+  const narrow = matchMedia("(max-width: 40rem)"), LEAD = 14, few = () => (narrow.matches ? 4 : 6); // rows of a folded table
+  function leads(rows, onFront) {
+    const best = new Map();
+    for (const row of rows) {
+      const other = best.get(row.run.decoder);
+      if (!other || row.score[0] > other.score[0] || (row.score[0] === other.score[0] && row.tpf[0] > other.tpf[0])) best.set(row.run.decoder, row);
+    }
+    const rest = [...best.values()].sort((a, b) => b.score[0] - a.score[0] || b.tpf[0] - a.tpf[0]);
+    return unique([...onFront, ...rest]).slice(0, Math.max(LEAD, onFront.size));
   }
 
   function update() {
@@ -91,12 +103,14 @@
     equalQuality();
 
     $("mixed").textContent = unique(rows.map((row) => measuredOn(row.run))).length > 1
-      ? "; these runs were measured on different devices, batch sizes or beside others, so their seconds do not compare" : "";
+      ? "; these runs were measured on different devices, with other batch sizes or next to other jobs, so their seconds do not compare" : "";
     $("no-seconds").textContent = data.no_seconds;
-    $("chart-seconds").parentElement.hidden = rows.filter((row) => row.tokens_per_s[0] !== null).length < Math.min(2, rows.length);
+    const timed = rows.filter((row) => row.tokens_per_s[0] !== null).length;
+    $("chart-seconds").parentElement.hidden = timed < Math.min(2, rows.length) || 2 * timed < rows.length; // a few say little
     drawAll(rows);
 
-    const onFront = front(ranked, "tpf");
+    const onFront = front(ranked, "tpf"), lead = leads(rows, onFront);
+    $("leading").hidden = rows.length <= LONG || lead.length === rows.length;
     const name = { head: "run", value: (row) => row.run.name, cell: (row) => (onFront.has(row)
       ? make("span", {}, make("span", { class: "dot", role: "img", "aria-label": "on the Pareto front" }), runName(row.run)) : runName(row.run)) };
     const memory = runs.some((run) => run.peak_memory);
@@ -114,20 +128,21 @@
       { head: "measured on", text: true, value: (row) => row.run.device,
         cell: (row) => `${row.run.device}${row.run.processes > 1 ? `, ${row.run.processes} processes` : ""}` },
       { head: "batch", title: "Batch size", value: (row) => row.run.batch_size, cell: (row) => String(row.run.batch_size) },
-    ], rows, ceiling);
+    ], rows, ceiling, lead);
     const tasks = task === ALL ? data.tasks : [task];
     fill("task-table", [name, ...tasks.map((t) => ({
       head: t.split("/").pop().replaceAll("_", " "), title: t, range: (row) => row.run.tasks[t]?.score ?? [null, null, null],
       cell: (row) => (row.run.tasks[t] ? withInterval(row.run.tasks[t].score, percent) : "\u2013"),
-    }))], rows, ceiling);
+    }))], rows, ceiling, rows.length > LONG ? lead.slice(0, LONG) : rows);
 
     const shownRuns = new Set(rows.map((row) => runs.indexOf(row.run)));
     const { wordings } = data;
     if (wordings !== null) {
+      const worded = wordings.rows.filter((row) => shownRuns.has(row.run));
       fill("wording-table", [
         { head: "run", value: (row) => runs[row.run].name, cell: (row) => runName(runs[row.run]) },
         ...wordings.heads.map((head, i) => ({ head, range: (row) => row.numbers[i], cell: (row) => row.cells[i] })),
-      ], wordings.rows.filter((row) => shownRuns.has(row.run)), (row) => (runs[row.run].is_ceiling ? "ceiling" : ""));
+      ], worded, (row) => (runs[row.run].is_ceiling ? "ceiling" : ""), worded.length > LONG ? worded.slice(0, few()) : worded);
     }
     const sweeps = data.sweeps.filter((sweep) => sweep.runs.some((i) => shownRuns.has(i)));
     $("sweeps").hidden = !data.sweeps.length;
@@ -135,7 +150,7 @@
       { head: "decoder", value: (row) => row.curve, cell: (row) => row.curve },
       { head: "runs", value: (row) => row.points, cell: (row) => String(row.points) },
       ...data.sweep_heads.map(([head, digits], i) => ({ head, range: (row) => row.values[i], cell: (row) => withInterval(row.values[i], fixed(digits)) })),
-    ], sweeps);
+    ], sweeps, () => "", sweeps.slice(0, few()));
   }
   function drawAll(rows = visible()) {
     draw("chart-tpf", rows, "tpf", "tokens per forward");
@@ -143,7 +158,7 @@
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());
 
-  // ---- What a reader chose, in the URL behind #, so that it can be shared
+  // ---- What a reader chose, in the URL after #, so that it can be shared
 
   const DEFAULTS = { task: ALL, loss: $("loss").value };
   let player = null, section = "";
@@ -151,6 +166,7 @@
   function keep() {
     const state = { task: $("task").value, loss: $("loss").value, a: runs[$("run-a").value].name, b: runs[$("run-b").value].name,
       run: runs[$("sample-run").value]?.name ?? "", sample: sample.get(), wrong: $("wrong-only").checked ? "1" : "",
+      others: $("sample-others").value, text: $("sample-text").value,
       ...player?.state(), at: section };
     for (const [key, set] of Object.entries(chosen)) state[key] = [...set].map(encodeURIComponent).join(" ");
     const kept = Object.entries(state).filter(([key, value]) => value && value !== DEFAULTS[key]);
@@ -171,6 +187,8 @@
       if (i >= 0 && $(id).querySelector(`option[value="${i}"]`)) $(id).value = i;
     }
     $("wrong-only").checked = asked.get("wrong") === "1";
+    $("sample-others").value = asked.get("others") ?? "";
+    $("sample-text").value = asked.get("text") ?? "";
     if (asked.has("sample")) sample.set(asked.get("sample"));
     section = asked.get("at") ?? "";
   }
@@ -185,7 +203,6 @@
 
   // ---- On a narrow screen each row is a card, so tables of many are folded until a reader asks for them
 
-  const narrow = matchMedia("(max-width: 40rem)");
   function fold() {
     for (const one of document.querySelectorAll(".fold")) one.open = !narrow.matches || Math.max(runs.length, data.tasks.length) <= 5;
   }
@@ -193,7 +210,7 @@
     for (const one of $(section).querySelectorAll(".fold")) one.open = true;
     $(section).scrollIntoView();
   }
-  narrow.addEventListener("change", fold);
+  narrow.addEventListener("change", () => { fold(); update(); });
 
   // ---- The page as it opens
 

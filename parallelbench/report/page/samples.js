@@ -7,14 +7,26 @@
   let wanted = ""; // the sample's id, kept from run to run
   let asked = 0;
 
+  /** For each sample the number of runs over the same samples in which it is right, and of those in which it is not. */
+  async function acrossRuns(run) {
+    const scores = (await Promise.all(runs.filter((other) => other.set === run.set).map((other) => json(other.samples)))).map(({ score }) => score);
+    return scores[0].map((_, i) => [scores.filter((score) => score[i] >= 1).length, scores.filter((score) => score[i] < 1).length]);
+  }
+  const FITS = { "": () => true, some: ([right]) => right > 0, none: ([right]) => !right, mixed: ([right, wrong]) => right > 0 && wrong > 0 };
+
   async function showSamples() {
     const turn = ++asked, run = runs[$("sample-run").value], { tasks, questions: packed } = sets[run.set];
-    const [numbers, questions, texts] = await Promise.all([run.samples, packed, run.texts].map(json));
+    const fits = FITS[$("sample-others").value] ?? FITS[""], text = $("sample-text").value.trim().toLowerCase();
+    const [numbers, questions, texts, across] = await Promise.all([...[run.samples, packed, run.texts].map(json),
+      fits === FITS[""] ? null : acrossRuns(run)]);
     if (turn !== asked) return;
     const task = $("task").value, onlyWrong = $("wrong-only").checked;
     const inTask = questions.map((_, i) => i).filter((i) => task === ALL || data.tasks[tasks[i]] === task);
-    const wrong = inTask.filter((i) => numbers.score[i] < 1), listed = onlyWrong ? wrong : inTask;
-    $("sample-count").textContent = `${wrong.length} of ${inTask.length} samples are not fully right`;
+    const wrong = inTask.filter((i) => numbers.score[i] < 1);
+    const listed = (onlyWrong ? wrong : inTask).filter((i) => (!across || fits(across[i]))
+      && (!text || [...questions[i], texts[i]].some((one) => one.toLowerCase().includes(text))));
+    $("sample-count").textContent = `${wrong.length} of ${inTask.length} samples are not fully right`
+      + (listed.length === (onlyWrong ? wrong : inTask).length ? "" : `; ${listed.length} found`);
     $("sample-id").replaceChildren(...listed.map((i) =>
       make("option", { value: i }, `${numbers.score[i] < 1 ? "\u2717" : "\u2713"} ${questions[i][0]}`)));
     const place = Math.max(listed.findIndex((i) => questions[i][0] === wanted), 0);
@@ -34,7 +46,8 @@
       scores: scores.map(([name, value]) => `${name} ${percent(value)} %`).join(", "),
       cost: `${numbers.tokens[i]} tokens before EOS in ${numbers.nfe[i]} forwards (TPF ${(numbers.tokens[i] / numbers.nfe[i]).toFixed(2)})`,
     };
-    $("sample-view").replaceChildren(make("strong", {}, id),
+    const link = make("a", { href: `#${new URLSearchParams({ run: run.name, sample: id, at: "samples" })}` }, "link to it");
+    $("sample-view").replaceChildren(make("strong", {}, id), " ", link,
       make("dl", {}, ...Object.entries(told).flatMap(([term, text]) => [make("dt", {}, term), make("dd", {}, text)])));
   }
   function step(by) {
@@ -48,7 +61,8 @@
     wanted = $("sample-id").selectedOptions[0].textContent.slice(2);
     showSamples();
   });
-  for (const id of ["sample-run", "wrong-only"]) $(id).addEventListener("change", showSamples);
+  for (const id of ["sample-run", "wrong-only", "sample-others"]) $(id).addEventListener("change", showSamples);
+  $("sample-text").addEventListener("input", showSamples);
   $("samples").hidden = !browsable.length;
   Object.assign(window.report, {
     showSamples: () => (browsable.length ? showSamples() : undefined),

@@ -41,10 +41,12 @@ window.report = (() => {
 
   // ---- Tables: columns are {head, title, value(row), range(row), cell(row), text, csv(row)}; the first one names its row
 
+  const LONG = 12; // rows from which on a table shows only those that lead, until a reader asks for all
   const order = new Map(); // table id to [column, direction]
+  const whole = new Set(); // ids of long tables that a reader has opened
   const filled = new Map(); // table id to its columns and rows, as they were shown last
-  function fill(id, columns, rows, className = () => "") {
-    const table = $(id);
+  function fill(id, columns, rows, className = () => "", leads = rows) {
+    const table = $(id), lead = new Set(leads);
     const valueOf = (column) => column.value ?? ((row) => column.range(row)[0]);
     const [by, direction] = order.get(id) ?? [null, 1];
     const sorted = by === null ? rows : [...rows].sort((a, b) => direction * compareValues(valueOf(columns[by])(a), valueOf(columns[by])(b)));
@@ -55,15 +57,26 @@ window.report = (() => {
       if (i === by) head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
       button.addEventListener("click", () => {
         order.set(id, [i, i === by ? -direction : rows.length && typeof valueOf(column)(rows[0]) === "number" ? -1 : 1]);
-        fill(id, columns, rows, className);
+        fill(id, columns, rows, className, leads);
         table.tHead.rows[0].cells[i].firstChild.focus();
       });
       return head;
     });
-    const body = sorted.map((row) => make("tr", { class: className(row) }, ...columns.map((column, i) => make(i ? "td" : "th",
+    const folds = rows.length > LONG && lead.size < rows.length;
+    const body = sorted.filter((row) => !folds || whole.has(id) || lead.has(row)).map((row) => make("tr", { class: className(row) }, ...columns.map((column, i) => make(i ? "td" : "th",
       i ? { class: column.text ? "text" : "", "data-head": column.head } : { scope: "row" }, column.cell(row)))));
     table.replaceChildren(make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...body));
     filled.set(id, [columns, sorted]);
+    $(`${id}-more`)?.remove();
+    if (!folds) return;
+    const more = make("button", { type: "button", id: `${id}-more`, class: "more", "aria-expanded": whole.has(id) },
+      whole.has(id) ? `Show ${lead.size} of ${rows.length} rows` : `Show all ${rows.length} rows`);
+    more.addEventListener("click", () => {
+      whole[whole.has(id) ? "delete" : "add"](id);
+      fill(id, columns, rows, className, leads);
+      $(`${id}-more`).focus();
+    });
+    table.parentElement.after(more);
   }
   const isNumber = (value) => typeof value === "number" || value === null;
   function compareValues(a, b) {
@@ -97,5 +110,5 @@ window.report = (() => {
   }
 
   return { read, $, data, ALL, make, unique, capital, fixed, percent, METRICS, shown, limits, withInterval, breakable, runName,
-    json, fill, save };
+    json, fill, save, LONG };
 })();

@@ -1,4 +1,4 @@
-// Shows saved decodes: the canvas after each forward, one run or two beside each other on the same prompt.
+// Shows saved decodes: the canvas after each forward, one run or two side by side on the same prompt.
 // mountTraces(element, data): data is what parallelbench/report/page/viewer.py makes. Text enters as text only. It opens on
 // the sample on which two runs differ most, and returns what is chosen (`state`) and how to choose it (`show`).
 (() => {
@@ -32,7 +32,7 @@
     root.append(make("h3", "", run.name), make("p", "tv-cost", `${cost} = ${(run.num_tokens / run.nfe).toFixed(2)} per forward`));
     root.append(canvas, what, outcome());
 
-    // what stands behind the end of the answer and its EOS is drawn narrow, without its text
+    // what is after the end of the answer and its EOS is drawn narrow, without its text
     const places = last.map((_, column) => {
       const item = make("li"), widest = Math.max(...frames.map(({ cells }) =>
         text(cells[column].token ?? cells[column].candidate).length), 1);
@@ -56,13 +56,13 @@
       const box = make("div", "tv-result");
       box.append(make("p", "", `${verdict}; tokens not as in the reference: ${wrong.length}`), list);
       for (const [cell, column] of wrong) {
-        const beside = last.slice(0, run.length).filter((other) => other.at === cell.at).length - 1;
+        const others = last.slice(0, run.length).filter((other) => other.at === cell.at).length - 1;
         const sure = cell.prob === null ? "" : `, confidence ${percent(cell.prob)}`;
         const button = make("button", "", `${text(cell.token)} for ${text(run.expected[column])}`);
         button.type = "button";
         button.addEventListener("click", () => goTo(cell.at + 1));
         const item = make("li");
-        const company = beside ? `with ${plural(beside, "other")}` : "alone";
+        const company = others ? `with ${plural(others, "other")}` : "alone";
         item.append(button, `column ${column + 1}, by forward ${cell.at + 1} ${company}${sure}`);
         list.append(item);
       }
@@ -114,7 +114,7 @@
     entry("remasked masked p2", "\u21ba", "masked again");
     entry("edited p4", "\u270e", "edited; \u2022 redone before");
     entry("wrong p4", "\u2717", "not as in the reference");
-    entry("cut", "\u00a0", "cut off by the stop rule; narrow: behind the answer's end");
+    entry("cut", "\u00a0", "cut off by the stop rule; narrow: after the answer's end");
     return list;
   }
 
@@ -150,7 +150,7 @@
     };
 
     const sampleField = control(bar, "select", "sample", "Sample");
-    const fields = [control(bar, "select", "a", "Run"), control(bar, "select", "b", "beside")];
+    const fields = [control(bar, "select", "a", "Run"), control(bar, "select", "b", "next to")];
     button("Start", () => goTo(0));
     button("Back", () => goTo(at - 1));
     const playButton = button("Play", () => play(timer === null));

@@ -10,8 +10,8 @@ from parallelbench.stats.speed_at_quality import LEVELS, MIDDLE, EqualQuality, S
 
 ABOUT = (
     "Tokens per forward that a decoder reaches over its knob while its score stays at a share of the best run's "
-    "({best:.1f} %){lead}, with 95 % intervals (paired bootstrap over samples; linear between runs). A decoder of one "
-    "run has that point alone. A level is reached where 95 % of the resamples come to it."
+    "({best:.1f} %){lead}, with 95 % intervals (paired bootstrap over samples; linear between runs). A decoder with "
+    "a single run contributes one point. A level counts as reached if 95 % of bootstrap resamples reach it."
 )
 CEILING = "a ceiling, not a method"
 

@@ -24,7 +24,7 @@ QUOTE = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
 
 def programs(text: str, function: str = r"\w+") -> list[str]:
     """What an answer may mean, best guess first: of the blocks that define the function the first, with those that do
-    not; then each alone; then the text without blocks. What stands before the end of a thought is no answer."""
+    not; then each alone; then the text without blocks. What is before the end of a thought is no answer."""
     text = text[:LONGEST].replace("\r\n", "\n")
     text = text[[0, *(match.end() for match in THOUGHT.finditer(text))][-1] :]
     ways = dict.fromkeys([text, SPECIAL.sub("\n", text).translate(UNSEEN)])
@@ -50,7 +50,7 @@ def _whole(text: str, function: str) -> list[str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The blocks as they should be, what stands between any two fences, from the first to the last, and all."""
+    """The blocks as they should be, what is between any two fences, from the first to the last, and all."""
     yield from blocks(text)
     fences = list(FENCE.finditer(text))
     starts, ends = [0, *(fence.end() for fence in fences)], [*(fence.start() for fence in fences), len(text)]
@@ -144,7 +144,7 @@ def humaneval_programs(prompt: str, function: str, text: str) -> list[str]:
 
 
 def _behind(before: str, code: str) -> str:
-    """Code behind other code, with its imports from `__future__` in front of both, where they have to be."""
+    """Code after other code, with its imports from `__future__` in front of both, where they have to be."""
     return f"{''.join(FUTURE.findall(code))}{before}\n\n{FUTURE.sub('', code)}"
 
 

@@ -1,5 +1,5 @@
 """How a process locks itself in for good: limits, namespaces, Landlock and seccomp. Standard library only; `runner`
-beside it imports it by path."""
+next to it imports it by path."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ FILE_BYTES = 4 << 20  # the largest file, standard output among them
 
 
 def lock(timeout_s: float, memory: int, packages: Sequence[str] = ()) -> list[str]:
-    """Takes away what a program does not need, for good. packages: files and folders that can be read beside Python's
+    """Takes away what a program does not need, for good. packages: files and folders that can be read besides Python's
     library. Returns the missing ones of the two layers that matter."""
     seconds = int(timeout_s) + 2
     for limit, value in (

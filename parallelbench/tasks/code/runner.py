@@ -1,5 +1,5 @@
-"""Runs a program against its tests in two processes, both locked in: `sandbox` beside it starts it by path, it is never
-imported and uses the standard library only.
+"""Runs a program against its tests in two processes, both locked in: `sandbox` next to it starts it by path, it is
+never imported and uses the standard library only.
 
 The job comes from standard input in two parts: programs and limits, then, once the program's process has forked off,
 the tests. So no memory of that process ever held the tests, nor the token that a verdict must begin with, and it has no

@@ -79,12 +79,12 @@ def run_code(
     """Runs a program, and its tests in another process. Of the program and its alternatives, the first counts that runs
     without an exception and defines what is asked; whether it passes has no part in that.
 
-    setup: code that the tests need, run before them beside them.
+    setup: code that the tests need, run before them in the same program.
     asked: names that the program has to define. Other names in the tests are the program's where neither `setup` nor
         Python has them.
     packages: installed packages that the tests and the program may import, besides Python's library.
 
-    Raises ValueError where code cannot be isolated and `unsandboxed` is not set, where a package is not there, or where
+    Raises ValueError where code cannot be isolated and `unsandboxed` is not set, where a package is missing, or where
     the tests import what they may not; RuntimeError when Python itself cannot be started.
     """
     if os.name != "posix":
@@ -127,7 +127,7 @@ def use_packages(names: Sequence[str], packages: Sequence[str] = ()) -> str:
 
 @cache
 def _file_of(package: str) -> str:
-    """The file that a package begins with. Raises ValueError where it is not there."""
+    """The file that a package begins with. Raises ValueError where it is missing."""
     spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.has_location or not spec.origin:
         raise ValueError(f"packages={package!r} is not installed as a package of its own; pip install {package}")
@@ -135,7 +135,7 @@ def _file_of(package: str) -> str:
 
 
 def _readable(file: str) -> list[str]:
-    """What has to be read to import the package: itself, and the shared libraries that its wheel put beside it."""
+    """What has to be read to import the package: itself, and the shared libraries that its wheel put next to it."""
     if not Path(file).name.startswith("__init__."):
         return [file]
     folder = str(Path(file).parent)

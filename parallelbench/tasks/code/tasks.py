@@ -1,5 +1,5 @@
 """HumanEval (arXiv 2107.03374) and MBPP (arXiv 2108.07732): write a Python function that passes its tests. Zero-shot,
-in our own wording. Programs run in `parallelbench.tasks.code.sandbox` only; how they failed stands among the scores."""
+in our own wording. Programs run in `parallelbench.tasks.code.sandbox` only; how they failed is among the scores."""
 
 import re
 import sys

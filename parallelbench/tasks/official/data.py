@@ -67,7 +67,7 @@ def find_data(data_dir: str | None) -> Path:
 
 
 def read_source(folder: Path, name: str) -> Source:
-    """One v1 task, from `<name>.jsonl` and the task_config.yaml beside it. A file that is not as published is named on
+    """One v1 task, from `<name>.jsonl` and the task_config.yaml next to it. A file that is not as published is named on
     stderr, and in the version.
 
     Raises ValueError naming the file, and the line where it is one, for what is missing or malformed.

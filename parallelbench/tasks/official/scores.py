@@ -1,4 +1,4 @@
-"""ParallelBench's scorers of lists and puzzles as published, loopholes included, and beside them `score_corrected`.
+"""ParallelBench's scorers of lists and puzzles as published, loopholes included, and next to them `score_corrected`.
 
 As published, `score` reads an answer leniently and `score_strict` strictly; each repeats what the authors' code
 accepts, so that numbers compare. `score_corrected` mends what that gets wrong and is the lenient score elsewhere:

@@ -79,7 +79,7 @@ class TextScore:
 
 @dataclass(frozen=True)
 class OfficialTask:
-    """A task whose samples are published rows. stop: where an answer ends if it goes on past it."""
+    """A task whose samples are published rows. stop: where an answer ends if it continues past it."""
 
     name: str
     version: str

@@ -1,11 +1,11 @@
-"""Grammar checkers behind one small protocol.
+"""Grammar checkers under one small protocol.
 
 ParallelBench asks LanguageTool whether a text has no match at all. That needs Java and a download, so the default here
 is Harper, which works offline. Backends disagree: their values are not comparable, so name and version of the backend
 are part of a text task's version.
 
 Harper is precise but blind to dropped and swapped words; Link Grammar sees about half of them and flags some correct
-sentences; see `textmetrics` for the cheap checks that stand beside them.
+sentences; see `textmetrics` for the cheap checks that are next to them.
 """
 
 import os
@@ -132,7 +132,7 @@ def check_grammar(name: str) -> None:
 
 
 def _pieces(text: str) -> list[str]:
-    """A text cut behind white space, where it is longer than PIECE."""
+    """A text cut after white space, where it is longer than PIECE."""
     return re.findall(rf"(?s).{{1,{PIECE}}}(?:(?<=\s)|\Z)", text)
 
 

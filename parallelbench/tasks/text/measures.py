@@ -88,7 +88,7 @@ class BertScore(Checked):
     """BERTScore F1 (arXiv 1904.09675) with a model at `path`, without idf weights and rescaling.
 
     The hidden layer is the one tuned for the model's name (17 for roberta-large, which the published scores use).
-    Raises ValueError when package, model or layer are not there.
+    Raises ValueError when package, model or layer are missing.
     """
 
     path: str
