@@ -30,6 +30,7 @@ from parallelbench.wiring.conf import in_one_sentence, make_part, searched, sent
 from parallelbench.wiring.exits import explained
 from parallelbench.wiring.menu import VALUED
 from parallelbench.wiring.show import outline
+from parallelbench.wiring.sweeper import brought, named
 
 MOST_JOBS = 10_000  # of a sweep
 SEVERAL = ("experiment", "sink")  # groups of which a run may have more than one option
@@ -63,6 +64,7 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
         parsed = [_parsed(override) for override in overrides]
         _check_choices(parsed, config_dir, sweeps)
         _check_jobs(parsed, sweeps)
+        _check_experiments(parsed, config_dir, sweeps)
         values = [_values(override, config_dir) for override in parsed]
         if (jobs := math.prod(map(len, values))) > MOST_JOBS:
             raise ValueError(f"a sweep of {jobs} runs; give at most {MOST_JOBS}")
@@ -223,6 +225,33 @@ def _check_jobs(overrides: Sequence[Override], sweeps: bool) -> None:
             jobs = (value.stop - value.start) / value.step if value.step else math.inf
             if not jobs <= MOST_JOBS:  # also for nan
                 raise ValueError(f"{word} is a sweep of {jobs:.0f} runs; give at most {MOST_JOBS}")
+
+
+def _check_experiments(overrides: Sequence[Override], config_dir: Path | None, sweeps: bool) -> None:
+    """Raises ValueError for the grid of one decoder that is asked of another, and for a grid that is not swept."""
+    names, chosen = (
+        [word.partition("=")[2] for word in _values(override, config_dir)] if override else []
+        for override in (named(overrides, "experiment"), named(overrides, "decoder"))
+    )
+    given = {override.key_or_group for override in overrides}
+    for name in names:
+        try:
+            config = hydra.compose(RUN, [*searched(config_dir), f"experiment={name}"], return_hydra_config=True).hydra
+        except HydraException:
+            continue  # it is not there, which is said with the nearest that is
+        own, grids = config.runtime.choices.decoder, brought(config.sweeper)
+        swept = [key for grid in grids for key in grid if key not in given and "decoder" not in grid]
+        others = [other for other in chosen if other != own]
+        if swept and others:
+            mine = others[0] in options("experiment", config_dir)
+            raise ValueError(
+                f"experiment={name} brings values for decoder={own}, not for decoder={others[0]}; give "
+                + (f"experiment={others[0]}" if mine else f"values of its own knob without experiment={name}")
+            )
+        if swept and not sweeps:
+            raise ValueError(
+                f"experiment={name} is a sweep over {swept[0]}; add -m to run all of it, or set {swept[0]} for one run"
+            )
 
 
 def _values(override: Override, config_dir: Path | None = None) -> list[str]:

@@ -18,9 +18,11 @@ from transformers.utils import logging as transformers_logging
 
 from parallelbench.records.files import printable
 from parallelbench.records.record import read_run
+from parallelbench.report.recommend import advice
 from parallelbench.run.processes import Processes, join
 from parallelbench.stats.table import sweep_table
 from parallelbench.wiring.catalogue import CONF
+from parallelbench.wiring.command import command
 from parallelbench.wiring.conf import resolved, sentence
 from parallelbench.wiring.config import Outcome, choices, decode_config, title
 from parallelbench.wiring.exits import FAILED, REFUSED, say_error
@@ -103,9 +105,10 @@ class _Task:
         """A sweep's table, and its summary where its runs have sent their numbers."""
         folders = list(self.finished)
         if len(folders) > 1 and self.processes.is_main:
-            text = sweep_table([read_run(folder) for folder in folders])
+            runs = [read_run(folder) for folder in folders]
             below = os.path.commonpath([folder.parent for folder in folders])
-            print(printable(f"\n{text}\nplots and a page: python -m parallelbench report {shlex.quote(below)}"))
+            page = f"plots and a page: python -m parallelbench report {shlex.quote(below)}"
+            print(printable("\n".join(["", sweep_table(runs), page, "", *advice(runs, command)])))
         sinks = {name: sink for outcome in self.finished.values() for name, sink in outcome.sinks.items()}
         if len(self.finished) > 1 and sinks:
             from parallelbench.report.publish import publish_sweep  # loads plots

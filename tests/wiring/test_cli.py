@@ -62,6 +62,8 @@ AT_ONCE = [  # and the exit code
     ("analyze thery", 2),
     ("run decoder=thresold", 2),
     ("run -m decoder=credit,thresold", 2),
+    ("run -m experiment=threshold decoder=eb", 2),
+    ("run experiment=eb", 2),
     ("run decoder.rule.tua=0.3", 2),
     ("run --limt 3", 2),
     ("run --limit", 2),
@@ -222,8 +224,9 @@ def test_a_sweep_says_which_job_it_is_at_and_ends_in_one_table(cli, tmp_path: Pa
     assert code == 0, err
     second = r"job 2 of 2(, about \d+ \w+ left)?: tiny threshold tau=0.9 cache=dual\nruns/tiny-threshold-dual-tau0.9-"
     assert re.search(second, out)
-    summary = out.split("\n\n")[-1].splitlines()
-    assert summary[0].split()[:4] == ["run", "n", "score", "%"] and max(map(len, out.splitlines())) <= WIDTH
+    summary, (*_, command) = (part.splitlines() for part in out.split("\n\n")[-2:])
+    assert summary[0].split()[:4] == ["run", "n", "score", "%"]
+    assert max(len(line) for line in out.splitlines() if line != command) <= WIDTH
     assert [line.split("  ")[0] for line in summary[1:3]] == ["threshold tau=0.5", "threshold tau=0.9"]
     assert summary[-1] == "plots and a page: python -m parallelbench report runs"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # nothing of the sweeper's
@@ -381,3 +384,38 @@ def test_a_sweep_of_both_lengths_leaves_it_to_each_job_whether_they_fit() -> Non
     check_overrides(["gen_length=32,128", "block_length=32,64"])
     with pytest.raises(ValueError, match="gen_length=30 is not a multiple"):
         check_overrides(["gen_length=32,30"])
+
+
+def test_experiments_are_swept_each_over_its_grid_and_end_in_a_choice(cli, tmp_path: Path) -> None:
+    code, out, err = cli("run", "-m", "experiment=dilated,left", "suite.tasks=copy", "limit=2", "out_dir=runs")
+    assert code == 0, err
+    names = [f"dilated base={base}" for base in (2, 3, 6)] + [f"left k={k}" for k in (1, 2, 4, 8, 16)]
+    assert [line.split(": tiny ")[1] for line in out.splitlines() if line.startswith("job ")] == names
+    *_, sentence, last = out.split("\n\n")[-1].splitlines()
+    taken = re.match(r"Take (.*): [\d.]+ \[[\d., ]+\] tokens per forward", out[out.index("Take ") :].replace("\n", " "))
+    assert taken and taken[1] in names
+    command = shlex.split(last)
+    assert command[:4] == ["python", "-m", "parallelbench", "run"] and sentence
+    code, out, _ = cli(*command[3:], f"out_dir={next(tmp_path.glob('runs/*'))}", "hydra.mode=MULTIRUN")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (
+            ["-m", "experiment=threshold", "decoder=eb"],
+            "values for decoder=threshold, not for decoder=eb; give experime",
+        ),
+        (
+            ["-m", "experiment=eb,credit", "decoder=wino"],
+            "values for decoder=eb, not for decoder=wino; give experiment=",
+        ),
+        (["-m", "experiment=eb", "decoder=edit"], "decoder=edit; give values of its own knob without experiment=eb"),
+        (["experiment=eb"], "experiment=eb is a sweep over decoder.rule.gamma; add -m"),
+        (["-m", "experiment=threshold,eb", "decoder.rule.tau=0.9"], "decoder.rule.tau is no setting of this run"),
+    ],
+)
+def test_a_grid_is_not_for_another_decoder_nor_left_out(cli, tmp_path: Path, words: list[str], refused: str) -> None:
+    code, out, err = cli("run", *words)
+    assert code == 2 and refused in err and not out and not list(tmp_path.iterdir())
