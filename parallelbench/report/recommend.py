@@ -22,7 +22,7 @@ import numpy as np
 from scipy.stats import norm
 
 from parallelbench.records.record import Run, readable_runs
-from parallelbench.report.options import split_options
+from parallelbench.report.options import points, split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.leading import crowned, marked
@@ -101,7 +101,7 @@ def best_scoring(means: np.ndarray, speed: np.ndarray) -> int:
 def main(arguments: Sequence[str], command: Command) -> str:
     """A section per group of comparable runs, in it a paragraph for all tasks and for each family of them."""
     paths, options = split_options(arguments, {"max_loss": "1.0", "reference": ""})
-    max_loss = _points(options["max_loss"])
+    max_loss = points(options["max_loss"])
     found, skipped = readable_runs(paths)
     runs, left_out = distinct(found)
     groups = [group for group in comparable(runs) if _named(group, options["reference"]) is not None]
@@ -248,13 +248,3 @@ def _named(group: Sequence[Run], reference: str) -> int | None:
     folders = [{str(run.folder), run.folder.name} for run in group]
     known = [{name, *others} for name, others in zip(run_names(group), folders, strict=True)]
     return next((i for i, those in enumerate(known) if reference.rstrip("/") in those or not reference), None)
-
-
-def _points(text: str) -> float:
-    try:
-        points = float(text)
-    except ValueError:
-        points = math.nan
-    if not 0 < points < 100:
-        raise ValueError(f"max_loss={text} is no number of points between 0 and 100; give one such as max_loss=1.0")
-    return points

@@ -31,12 +31,12 @@ def main(arguments: Sequence[str]) -> None:
         sweeps = bool({"-m", "--multirun"} & set(words)) or any(word.startswith("hydra.mode=") for word in words)
         words = [bracketed(word, sweeps) for word in words]
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
-        _check_words(words)
+        check_words(words)
         if not any(word.startswith(OTHER_ROOT) for word in words):
             from parallelbench.wiring.overrides import check_overrides  # and with it Hydra
 
             given = [*overrides, *(word for word in words if word.startswith("~"))]
-            check_overrides(given, _config_dir(words), sweeps)
+            check_overrides(given, config_dir_of(words), sweeps)
     except ValueError as error:
         if all(os.environ.get(name, "1") == "1" for name in SIZES):
             raise
@@ -99,7 +99,7 @@ def _task_names() -> tuple[str, ...]:
     return tuple(named_tasks())
 
 
-def _check_words(words: Sequence[str]) -> None:
+def check_words(words: Sequence[str]) -> None:
     """Raises ValueError for a word that is neither a setting nor a flag nor a flag's value, and for a plain key
     or a flag without its value."""
     for flag, value in pairwise([*words, ""]):
@@ -122,7 +122,7 @@ def _check_words(words: Sequence[str]) -> None:
             raise ValueError(f"{word} has no value; write {word}{settings()[word[:-1]][0]}")
 
 
-def _config_dir(words: Sequence[str]) -> Path | None:
+def config_dir_of(words: Sequence[str]) -> Path | None:
     """Where options of the user's own are. Raises ValueError where there is no such folder."""
     for flag, value in pairwise([*(part for word in words for part in word.split("=", 1)), ""]):
         if flag in ("--config-dir", "-cd"):

@@ -54,6 +54,18 @@ COMMANDS = {
         "devices of this machine; torchrun --nproc-per-node N -m parallelbench run ... shares the work of one run",
         reads_runs=False,
     ),
+    "tune": Command(
+        "wiring.tune",
+        "[KEY=VALUE ...]",
+        "the fastest configuration that loses little, found with a fifth of a sweep's samples; takes the words of "
+        "run -m",
+        {
+            "max_loss": "points that may be lost; 1.0",
+            "budget": "samples to decode in all, or minutes as in 30min; a fifth of the sweep's",
+            "by": "what speed is: forwards, columns or seconds per token; columns where several caches compete",
+        },
+        reads_runs=False,
+    ),
     "report": Command(
         "report.report",
         "DIR ...",
@@ -211,7 +223,7 @@ COMMANDS = {
     ),
 }
 TRAINS = tuple(name for name, command in COMMANDS.items() if command.module == TRAINING)
-PASSED_ON = ("run", "demo", "lm_eval", *TRAINS)  # they read words of their own
+PASSED_ON = ("run", "tune", "demo", "lm_eval", *TRAINS)  # they read words of their own
 NAMES = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))  # as they are typed first
 
 

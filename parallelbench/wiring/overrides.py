@@ -61,25 +61,25 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
     sweep gives. sweeps: whether there may be several jobs."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         search = searched(config_dir)
-        parsed = [_parsed(override) for override in overrides]
-        _check_choices(parsed, config_dir, sweeps)
-        _check_jobs(parsed, sweeps)
-        _check_experiments(parsed, config_dir, sweeps)
-        values = [_values(override, config_dir) for override in parsed]
+        given = [parsed(override) for override in overrides]
+        _check_choices(given, config_dir, sweeps)
+        _check_jobs(given, sweeps)
+        _check_experiments(given, config_dir, sweeps)
+        values = [_values(override, config_dir) for override in given]
         if (jobs := math.prod(map(len, values))) > MOST_JOBS:
             raise ValueError(f"a sweep of {jobs} runs; give at most {MOST_JOBS}")
         first = [those[0] for those in values]
-        swept = {override.key_or_group for override, those in zip(parsed, values, strict=True) if len(those) > 1}
+        swept = {override.key_or_group for override, those in zip(given, values, strict=True) if len(those) > 1}
         fits = not swept >= {"gen_length", "block_length"}  # where it sweeps both, each job for itself
         config = _composed(first, search)
         check_values(config, fits)
-        for i, (override, those) in enumerate(zip(parsed, values, strict=True)):
+        for i, (override, those) in enumerate(zip(given, values, strict=True)):
             for value in those[1:]:
                 if (CONF / override.key_or_group).is_dir():
                     check_values(_composed([*first[:i], value, *first[i + 1 :]], search), fits)
                 else:  # whether the key exists does not depend on its value
                     other = config.copy()
-                    OmegaConf.update(other, override.key_or_group, _parsed(value).value(), force_add=True)
+                    OmegaConf.update(other, override.key_or_group, parsed(value).value(), force_add=True)
                     check_values(other, fits)
 
 
@@ -108,7 +108,7 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
             hydra.main(version_base=None, config_path=str(CONF), config_name=root)(task)()
         except HydraException as error:
             given = [word for flag, word in pairwise(sys.argv) if flag not in VALUED and not word.startswith("-")]
-            words = [_values(_parsed(word))[0] for word in given]
+            words = [_values(parsed(word))[0] for word in given]
             with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
                 raise ValueError(_with_nearest(error, words, [], root)) from error
 
@@ -116,7 +116,7 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
 def leave_recipe_of_other_data(config: DictConfig, given: Sequence[str]) -> None:
     """What a recipe says of its own data is not for others that the command line chooses: `recipe=smollm2_block
     data=rows data.source=FILE`."""
-    keys = [_parsed(override).key_or_group for override in given]
+    keys = [parsed(override).key_or_group for override in given]
     if "data" in keys and config.get("data") is not None:
         taken = signature(hydra.utils.get_class(config.data["_target_"])).parameters
         config.data = {k: v for k, v in config.data.items() if k in ("_target_", *taken) or f"data.{k}" in keys}
@@ -166,7 +166,8 @@ def _composed(job: Sequence[str], search: Sequence[str]) -> DictConfig:
         ) from error
 
 
-def _parsed(override: str) -> Override:
+def parsed(override: str) -> Override:
+    """One word as Hydra reads it. Raises ValueError for what it cannot read."""
     try:
         return OverridesParser.create().parse_override(override)
     except HydraException as error:
