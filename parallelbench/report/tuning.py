@@ -110,8 +110,8 @@ def verdict(grid: Grid, race: Race, finish: Finish) -> str:
         keep = f"Keep {reference}: no faster configuration is certain to lose at most {points}."
         if finish.tested:
             keep += (
-                f" {grid.name(finish.tested[0])}, the likeliest, lost {finish.loss:.2f} on {fresh} fresh samples, at "
-                f"most {finish.most:.2f}."
+                f" On {fresh} fresh samples the score of {grid.name(finish.tested[0])}, the likeliest, was "
+                f"{_moved(finish.loss)}; it may lose up to {finish.most:.2f}."
             )
             keep += f" Try limit={finish.limit}." if finish.limit else ""
         else:
@@ -123,6 +123,10 @@ def verdict(grid: Grid, race: Race, finish: Finish) -> str:
     slow, fast = both.tokens.sum(1) / both.nfe.sum(1)
     return (
         f"Take {marked(grid.name(finish.choice), run)}: {tpf} tokens per forward, {fast / slow:.2f} times as fast as "
-        f"{reference}. It loses at most {points} (95 %); it lost {finish.loss:.2f} on {fresh} fresh samples, which no "
-        f"earlier decision had seen. {whole}"
+        f"{reference}. It loses at most {points} (95 %): on {fresh} fresh samples, which no earlier decision had seen, "
+        f"its score was {_moved(finish.loss)}. {whole}"
     )
+
+
+def _moved(loss: float) -> str:
+    return f"{abs(loss):.2f} points {'higher' if loss < 0 else 'lower'}"

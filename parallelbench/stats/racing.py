@@ -258,7 +258,8 @@ class _Running:
     def _look(self) -> list[_Seen]:
         """What is known of each arm. The reference becomes another where an arm seems to score higher."""
         seen = [self._seen(arm) for arm in range(self.num)]
-        if better := [arm for arm in range(self.num) if seen[arm].loss + Z * seen[arm].error < 0]:
+        equals = np.flatnonzero(self.seen == self.seen[self.reference])  # others are not known as well
+        if better := [int(arm) for arm in equals if seen[arm].loss + Z * seen[arm].error < 0]:
             self.reference = min(better, key=lambda arm: seen[arm].loss)
             return self._look()
         self._drop(seen)

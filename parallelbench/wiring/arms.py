@@ -27,7 +27,7 @@ class Decoding(Grid):
         self.configs, self.say, self.most = configs, say, first.limit
 
     def decode(self, arm: int, stop: int, why: str) -> None:
-        config = _chosen(self.configs[arm])
+        config = alone(self.configs[arm])
         there = runs_there(config)
         config.limit = max([stop, *(limit for limit in there if limit <= self.most)])
         if config.limit in there and self._has(arm, there[config.limit], stop):
@@ -52,18 +52,18 @@ def checked(configs: Sequence[DictConfig], say: Callable[[str], None]) -> list[D
     """Those that can be run, each once. say: is told of the others."""
     kept: dict[str, DictConfig] = {}
     for config in configs:
-        alone = _chosen(config)
-        alone.limit = 1
+        single = alone(config)
+        single.limit = 1
         try:
-            build_job(alone)
+            build_job(single)
         except ValueError as error:
             say(f"left out: {_name(config)}: {error}")
             continue
-        kept.setdefault(config_hash(resolved(alone)), config)
+        kept.setdefault(config_hash(resolved(single)), config)
     return list(kept.values())
 
 
-def _chosen(config: DictConfig) -> DictConfig:
+def alone(config: DictConfig) -> DictConfig:
     """A copy without Hydra's own settings, which Hydra is told of, as in a job of a sweep."""
     HydraConfig.instance().set_config(config)
     config = config.copy()
@@ -73,6 +73,6 @@ def _chosen(config: DictConfig) -> DictConfig:
 
 
 def _name(config: DictConfig) -> str:
-    settings = resolved(_chosen(config))
+    settings = resolved(alone(config))
     model = f"{choices()['model']} "
     return title(choices(), settings).removeprefix(model)

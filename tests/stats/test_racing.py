@@ -108,6 +108,13 @@ def test_a_race_finds_what_is_good() -> None:
     assert np.mean([choice in (4, 5) for choice in chosen]) > 0.5  # 5 and 6 tokens per forward, of at most 6
 
 
+def test_another_reference_is_known_as_well_as_the_one_before() -> None:
+    truth = TRUTHS["a baseline that others beat"]
+    arms = Known(truth, GAINS, 5, 100, 729)  # one beats the baseline on few samples, another on many
+    finish = run_race(arms, Race(100, 2.0))
+    assert finish.reference != 0 and arms.decoded[finish.reference] == arms.decoded.max()
+
+
 def test_the_final_samples_are_fresh() -> None:
     """Whatever the samples before the final test say, the statement about these is its own: with the scores of all arms
     drawn anew from there on, the finalists are the same."""
