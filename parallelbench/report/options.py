@@ -29,6 +29,13 @@ def yes_or_no(name: str, text: str) -> bool:
     return text == "true"
 
 
+def is_json(text: str) -> bool:
+    """The option format. Raises ValueError for another than text or json."""
+    if text not in ("text", "json"):
+        raise ValueError(f"format={text}; give text or json")
+    return text == "json"
+
+
 def points(text: str) -> float:
     """The option max_loss. Raises ValueError unless it is a number between 0 and 100."""
     try:

@@ -14,22 +14,22 @@ a sweep leads to a bad choice, not the share of bad ones among the choices of a 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
-from textwrap import wrap
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
 from parallelbench.records.record import Run, readable_runs
-from parallelbench.report.options import points, split_options
+from parallelbench.report.as_json import printed
+from parallelbench.report.options import is_json, points, split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.leading import crowned, marked
 from parallelbench.stats.loss import ALPHA, statistic, upper_limit
 from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import pair
-from parallelbench.stats.table import WIDTH
 from parallelbench.stats.timing import unreliable
 
 BOUNDS = (1.0, 2.0, 3.0, 5.0)  # points, of which a sweep takes the smallest that it can
@@ -100,7 +100,8 @@ def best_scoring(means: np.ndarray, speed: np.ndarray) -> int:
 
 def main(arguments: Sequence[str], command: Command) -> str:
     """A section per group of comparable runs, in it a paragraph for all tasks and for each family of them."""
-    paths, options = split_options(arguments, {"max_loss": "1.0", "reference": ""})
+    paths, options = split_options(arguments, {"max_loss": "1.0", "reference": "", "format": "text"})
+    wants_json = is_json(options["format"])
     max_loss = points(options["max_loss"])
     found, skipped = readable_runs(paths)
     runs, left_out = distinct(found)
@@ -110,15 +111,22 @@ def main(arguments: Sequence[str], command: Command) -> str:
     if not groups:
         names = ", ".join(run_names(runs)[:8]) or "none is finished"
         raise ValueError(f"reference={options['reference']} is none of these runs ({names}); name one or its folder")
-    text = [line for group in groups for line in _section(group, max_loss, options["reference"], command)]
+    if wants_json:
+        told = [_section(group, max_loss, options["reference"], command)[1] for group in groups]
+        return printed({"max_loss": max_loss, "groups": told, "left_out": [*skipped, *left_out]})
+    text = [line for group in groups for line in _section(group, max_loss, options["reference"], command)[0]]
     return "\n".join([*text, LEGEND, "", *(f"Left out: {reason}." for reason in (*skipped, *left_out))])
 
 
-def _section(group: Sequence[Run], max_loss: float, reference: str, command: Command) -> list[str]:
+def _section(
+    group: Sequence[Run], max_loss: float, reference: str, command: Command
+) -> tuple[list[str], dict[str, Any]]:
+    """Lines, and the same as an object."""
     names, paired = run_names(group), pair(group)
     named = _named(group, reference)
     families = np.array([task.split("/")[0] for task in paired.tasks])
     lines = [f"# {model_name(group[0])} on {samples_name(group[0])}, {len(group)} run{'s' * (len(group) > 1)}", ""]
+    told: dict[str, Any] = {"model": model_name(group[0]), "samples": samples_name(group[0]), "choices": {}}
     several = list(np.unique(families)) if len(set(families)) > 1 else []
     for family in (ALL, *several):
         of = np.full(len(families), True) if family == ALL else families == family
@@ -127,13 +135,37 @@ def _section(group: Sequence[Run], max_loss: float, reference: str, command: Com
         given = named if reference else _reference(group, score * part.questions.weights, speed)
         choice = choose(score, speed, curve_names(names, group), max_loss, given, part.questions.weights)
         label = f"all tasks ({families[0]})" if family == ALL and not several else family
+        told["choices"][family] = {"samples": int(of.sum()), **_object(group, names, family, choice, command)}
         lines += [
             f"## {label}: {of.sum()} samples",
             "",
             *_paragraph(group, names, family, choice, speed, max_loss, command),
             "",
         ]
-    return lines
+    return lines, told
+
+
+def _object(
+    group: Sequence[Run], names: Sequence[str], family: str, choice: Choice, command: Command
+) -> dict[str, Any]:
+    """reference, best (null where no faster run is certain) and all runs within the bound, each with its tokens per
+    forward, its loss and the loss that it has at most, in points."""
+
+    def about(i: int) -> dict[str, Any]:
+        return {
+            "name": names[i],
+            "folder": str(group[i].folder),
+            "command": command(group[i]),
+            "tpf": asdict(measure("tpf", _of(group[i], family))),
+            "loss": 100 * float(choice.loss[i].mean()),
+            "loss_at_most": 100 * upper_limit(choice.loss[i], choice.alpha, choice.most),
+        }
+
+    return {
+        "reference": about(choice.reference),
+        "best": None if choice.best is None else about(choice.best),
+        "within": [about(i) for i in choice.within],
+    }
 
 
 def _reference(group: Sequence[Run], score: np.ndarray, speed: np.ndarray) -> int:
@@ -142,16 +174,14 @@ def _reference(group: Sequence[Run], score: np.ndarray, speed: np.ndarray) -> in
     return may[best_scoring(score[may].mean(1), speed[may])]
 
 
-def advice(runs: Sequence[Run], command: Command) -> list[str]:
+def advice(runs: Sequence[Run], command: Command) -> list[tuple[str, str]]:
     """What a sweep says at its end: a sentence and a command for each group of comparable runs. It takes the smallest
     of BOUNDS that a faster run is certain to keep. They share the 5 %, so that choosing among them costs nothing."""
     groups = [group for group in comparable(distinct(runs)[0]) if len(group) > 1]
-    return [
-        line for group in groups for line in _advice(group, f"{model_name(group[0])}: " * (len(groups) > 1), command)
-    ]
+    return [_advice(group, f"{model_name(group[0])}: " * (len(groups) > 1), command) for group in groups]
 
 
-def _advice(group: Sequence[Run], before: str, command: Command) -> list[str]:
+def _advice(group: Sequence[Run], before: str, command: Command) -> tuple[str, str]:
     names, paired = run_names(group), pair(group)
     weights, score = paired.questions.weights, paired.questions.mean(paired.score)
     speed = paired.tokens.sum(1) / paired.nfe.sum(1)
@@ -184,7 +214,7 @@ def _advice(group: Sequence[Run], before: str, command: Command) -> list[str]:
         if 1 < share < np.inf:
             limit = math.ceil(limit * share)
             text += f" {names[likely]} may, {speed[likely]:.2f} tokens per forward: try limit={limit}."
-    return [*wrap(text, WIDTH, break_on_hyphens=False), f"    {command(group[take])}"]
+    return text, command(group[take])
 
 
 def _of_points(number: float) -> str:

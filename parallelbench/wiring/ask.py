@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 
+from parallelbench.report.options import is_json
 from parallelbench.wiring.catalogue import LISTED, folder, options, settings
 from parallelbench.wiring.menu import COMMANDS, VALUED, WIDTH, plain, table
 
@@ -25,9 +26,12 @@ def main(arguments: Sequence[str]) -> None:
         return
     if any(word.startswith(("-sc", "--shell-completion")) for word in arguments):
         raise ValueError("write `parallelbench completion bash`; it completes every command")
-    refused, overrides, words = "", [], []
+    refused, overrides, words, wants_json = "", [], [], False
     try:
         words = plain(arguments, FLAGS, VALUED)
+        given = dict(word.split("=", 1) for word in words if word.startswith("format="))
+        wants_json = is_json(given.get("format", "text"))
+        words = [word for word in words if not word.startswith("format=")]
         sweeps = bool({"-m", "--multirun"} & set(words)) or any(word.startswith("hydra.mode=") for word in words)
         words = [bracketed(word, sweeps) for word in words]
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
@@ -35,8 +39,9 @@ def main(arguments: Sequence[str]) -> None:
         if not any(word.startswith(OTHER_ROOT) for word in words):
             from parallelbench.wiring.overrides import check_overrides  # and with it Hydra
 
-            given = [*overrides, *(word for word in words if word.startswith("~"))]
-            check_overrides(given, config_dir_of(words), sweeps)
+            check_overrides(
+                [*overrides, *(word for word in words if word.startswith("~"))], config_dir_of(words), sweeps
+            )
     except ValueError as error:
         if all(os.environ.get(name, "1") == "1" for name in SIZES):
             raise
@@ -46,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
         print("loading PyTorch, which takes some seconds", end="\r", file=sys.stderr, flush=True)
     from parallelbench.wiring.sweep import sweep  # and with it everything that decodes
 
-    sweep(refused)
+    sweep(refused, wants_json)
 
 
 def page() -> str:
@@ -66,6 +71,7 @@ def page() -> str:
             ("  -m", "sweep: one run per combination of the values that commas separate"),
             ("  --cfg job", "print the whole configuration and run nothing"),
             ("  --config-dir DIR", "a folder with options of your own"),
+            ("  --format json", "one object on stdout at the end, and all else on stderr"),
         ]
     )
     assert max(map(len, lines)) <= WIDTH

@@ -42,6 +42,7 @@ TABLES = {
     "leaderboard": "FILE,... the leaderboard site's MODEL.json",
     "generation": "v1 or v2 of ParallelBench, where the files do not say it",
 }
+FORMAT = {"format": "text, or json on stdout; text"}
 FIGURES = {"figures": "formats of the plots, such as png,pdf; png"}
 TRUST = {"trust": "true makes whatever the config of a run names, not only parts of this package; false"}
 LIBRARIES = {"report": ("matplotlib", "vl_convert"), "eval": ("lm_eval",)}  # of extras, as they are imported
@@ -70,7 +71,7 @@ COMMANDS = {
         "report.report",
         "DIR ...",
         "page, tables and plots of all runs at or below the directories",
-        {"out_dir": "folder to write; results/report", **FIGURES},
+        {"out_dir": "folder to write; results/report", **FIGURES, **FORMAT},
         handed="command.command",
         extra="report",
     ),
@@ -84,7 +85,7 @@ COMMANDS = {
         "report.recommend",
         "DIR ...",
         "the fastest configuration that loses at most a point",
-        {"max_loss": "points that may be lost; 1.0", "reference": "run to compare with; the best"},
+        {"max_loss": "points that may be lost; 1.0", "reference": "run to compare with; the best", **FORMAT},
         handed="command.command",
     ),
     "leaderboard": Command(
@@ -124,14 +125,14 @@ COMMANDS = {
         "wiring.choices",
         "[GROUP]",
         "what there is to choose from: model, decoder, cache, stop, suite, launcher, sink, experiment, tasks, settings",
-        {"config_dir": "folder with options of your own"},
+        {"config_dir": "folder with options of your own", **FORMAT},
         reads_runs=False,
     ),
     "show": Command(
         "wiring.show",
         "KIND NAME",
         "one choice: a task's prompt, target and scorer; a decoder's paper, knobs, defaults and grid; a model",
-        {"config_dir": "folder with options of your own"},
+        {"config_dir": "folder with options of your own", **FORMAT},
         reads_runs=False,
     ),
     "train": Command(

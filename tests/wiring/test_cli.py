@@ -43,6 +43,8 @@ AT_ONCE = [  # and the exit code
     ("list decoder", 0),
     ("list tasks", 0),
     ("list stopp", 2),
+    ("list stop format=yaml", 2),
+    ("run format=yaml", 2),
     ("show decoder credit", 0),
     ("show model tiny", 0),
     ("show suite default", 0),
@@ -419,3 +421,38 @@ def test_experiments_are_swept_each_over_its_grid_and_end_in_a_choice(cli, tmp_p
 def test_a_grid_is_not_for_another_decoder_nor_left_out(cli, tmp_path: Path, words: list[str], refused: str) -> None:
     code, out, err = cli("run", *words)
     assert code == 2 and refused in err and not out and not list(tmp_path.iterdir())
+
+
+def test_choices_are_listed_and_shown_as_json(cli) -> None:
+    listed = json.loads(cli("list", "--format", "json")[1])
+    assert set(listed) == {*LISTED, "tasks", "settings"} and listed["settings"]["limit=50"] == "samples per task"
+    assert {f"decoder={name}" for name in options("decoder")} == set(listed["decoder"])
+    shown = json.loads(cli("show", "decoder", "eb", "format=json")[1])
+    assert (shown["kind"], shown["name"], shown["facts"]["deviations"]) == ("decoder", "eb", "none known")
+    assert {"key": "decoder.rule.gamma", "default": "0.1", "takes": "a number in [0, 1e6]"} in shown["settings"]
+    assert shown["grids"]["eb"] == [{"decoder.rule.gamma": "0.01,0.05,0.1,0.25,0.5,1.0,2.0"}]
+    task = json.loads(cli("show", "task", "copy", "format=json")[1])
+    assert task["scores"]["score"] == 1 and json.loads(task["target"]) == json.loads(task["prompt"].splitlines()[0])
+
+
+def test_runs_and_what_reads_them_print_one_object(cli, tmp_path: Path) -> None:
+    words = ["run", "-m", "decoder=left", "decoder.rule.k=1,2", "suite.tasks=copy", "limit=4", "out_dir=r"]
+    code, out, err = cli(*words, "--format", "json")
+    told = json.loads(out)
+    assert code == 0 and "job 2 of 2: tiny left k=2" in err and "left k=2" in told["take"][0]["sentence"]
+    infos = {
+        str(path.parent.relative_to(tmp_path)): json.loads(path.read_text()) for path in tmp_path.glob("r/*/run.json")
+    }
+    assert {run["folder"]: run["metrics"]["all"]["nfe"] for run in told["runs"]} == {
+        folder: info["metrics"]["all"]["nfe"] for folder, info in infos.items()
+    }
+    assert [run["name"] for run in told["runs"]] == ["left k=1", "left k=2"]
+    assert shlex.split(told["runs"][0]["command"])[:4] == ["python", "-m", "parallelbench", "run"]
+    code, out, _ = cli("report", "r", "out_dir=page", "format=json")
+    reported = json.loads(out)
+    assert code == 0 and (tmp_path / reported["page"]).exists() and len(reported["runs"]) == 2
+    code, out, _ = cli("recommend", "r", "max_loss=90", "format=json")
+    (group,) = json.loads(out)["groups"]
+    assert code == 0 and group["choices"]["all"]["reference"]["name"] in ("left k=1", "left k=2")
+    code, out, err = cli("run", "limit=4", "cache=block", "format=json", "out_dir=s")
+    assert code == 2 and json.loads(out) == {"runs": [], "take": []} and "cache=block" in err
