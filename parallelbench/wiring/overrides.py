@@ -237,10 +237,17 @@ def _check_experiments(overrides: Sequence[Override], config_dir: Path | None, s
     given = {override.key_or_group for override in overrides}
     for name in names:
         try:
-            config = hydra.compose(RUN, [*searched(config_dir), f"experiment={name}"], return_hydra_config=True).hydra
+            composed = hydra.compose(RUN, [*searched(config_dir), f"experiment={name}"], return_hydra_config=True)
         except HydraException:
             continue  # it is not there, which is said with the nearest that is
+        config = composed.hydra
         own, grids = config.runtime.choices.decoder, brought(config.sweeper)
+        known = flatten(OmegaConf.to_container(composed, resolve=False))
+        if name.startswith("[") and any(key not in known for grid in grids for key in grid):
+            raise ValueError(
+                f"experiment={name} lays one over the other, and the grid of the first is not for the last; give "
+                f"experiment={name.strip('[]')} to sweep each"
+            )
         swept = [key for grid in grids for key in grid if key not in given and "decoder" not in grid]
         others = [other for other in chosen if other != own]
         if swept and others:

@@ -67,4 +67,6 @@ def named(overrides: Sequence[Override], key: str) -> Override | None:
 
 def values(override: Override) -> list[str]:
     """Each value of an override as a job is given it."""
-    return list(override.sweep_string_iterator()) if override.is_sweep_override() else [str(override.value())]
+    if override.is_sweep_override():
+        return list(override.sweep_string_iterator())
+    return [override.get_value_element_as_str()]  # a list too, as experiment=[fixed,prefix]

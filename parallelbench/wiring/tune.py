@@ -61,6 +61,8 @@ def understood(arguments: Sequence[str]) -> Asked:
     """What the command line asks for. Raises ValueError for what it cannot mean."""
     words = plain([word for word in arguments if word not in ("-m", "--multirun")], (), VALUED)
     given = OWN | {key: value for key, _, value in (word.partition("=") for word in words) if key in OWN}
+    if empty := [word for word in words if word in [f"{key}=" for key in OWN]]:
+        raise ValueError(f"{empty[0]} has no value; give one, or leave it out")
     words = [bracketed(word) for word in words if word.partition("=")[0] not in OWN]
     check_words(words)
     config_dir = config_dir_of(words)

@@ -414,6 +414,7 @@ def test_experiments_are_swept_each_over_its_grid_and_end_in_a_choice(cli, tmp_p
             "values for decoder=eb, not for decoder=wino; give experiment=",
         ),
         (["-m", "experiment=eb", "decoder=edit"], "decoder=edit; give values of its own knob without experiment=eb"),
+        (["-m", "experiment=[threshold,eb]"], "for the last; give experiment=threshold,eb to sweep each"),
         (["experiment=eb"], "experiment=eb is a sweep over decoder.rule.gamma; add -m"),
         (["-m", "experiment=threshold,eb", "decoder.rule.tau=0.9"], "decoder.rule.tau is no setting of this run"),
     ],

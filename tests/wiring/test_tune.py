@@ -17,6 +17,7 @@ WORDS = ["experiment=dilated,left", "suite.tasks=copy", "limit=60", "max_loss=5"
     [
         (["max_loss=0"], "max_loss=0 is no number of points between 0 and 100"),
         (["budget=soon"], "budget=soon; give a number of samples such as 2000, or minutes such as 30min"),
+        (["budget="], "budget= has no value; give one, or leave it out"),
         (["budget=0min"], "budget=0min; give a number of samples"),
         (["by=luck"], "by=luck; give forwards, columns or seconds"),
         (["model=tiny,tiny_block"], "model=tiny,tiny_block: tune compares configurations of one model"),
