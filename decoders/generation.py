@@ -19,7 +19,7 @@ from decoders.verified.rounds import Verified, verify_queue
 from dllm.cache import CacheStrategy
 from dllm.causal import CausalStream
 from dllm.protocols import DenoisingLM, LanguageModel, Text, check_is_denoiser
-from dllm.text import encode_piece
+from dllm.text import check_is_chat, encode_piece
 from dllm.validation import Count, Number, Token, check, named
 
 Prompt = Text | Sequence[Token]  # raw text, chat messages, or token ids
@@ -59,14 +59,15 @@ def generate(
 ) -> list[Generation]:
     """Decodes prompts, `batch_size` at a time, and returns one Generation each, in order.
 
-    prompts: raw texts, token ids, or chat messages, which the tokenizer's chat template renders.
+    prompts: raw texts, token ids, or chat messages, which the tokenizer's chat template renders. A raw text warns once
+        where the model was trained on chats.
     decoder: by default `Threshold(0.9)`.
     cache: by default none.
     stop: by default `StrictEos()`.
-    gen_len: tokens to decode, for all prompts or for each. By default 32.
+    gen_len: tokens to decode, for all prompts or for each. By default 32. Also gen_length, as on the command line.
     templates: instead of `gen_len`, what each response looks like (examples below).
     spread: several blocks in flight, as in `RunningSet(4)`, or several states of a row. By default neither.
-    block_len: columns per block.
+    block_len: columns per block. Also block_length.
     batch_size: prompts per forward; when one ends, the next takes its place.
     seed: of the random numbers. A prompt that is given n times at a temperature above 0 gets n samples.
     progress: shows a progress bar.
@@ -91,6 +92,8 @@ def generate(
     check(generate, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len)
     check(generate, batch_size=batch_size, seed=seed, progress=progress)
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
+    for prompt in [prompt for prompt in prompts if isinstance(prompt, str)][:1]:
+        check_is_chat(model, prompt)
     shapes = None if templates is None else [encode_template(model, template) for template in templates]
     wanted = responses(model.spec, len(ids), gen_len, shapes, block_len)
     if not ids:

@@ -4,6 +4,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,6 +120,22 @@ def encode_text(
     rendered = render_chat(tokenizer, name, text, show)
     ids = encode_piece(tokenizer, rendered) if rendered else []
     return _begun(tokenizer, ids) if tokenizer.chat_template == PLAIN_TEMPLATE else ids
+
+
+def check_is_chat(of: object, text: str) -> None:
+    """Warns where a model that was trained on chats is given a plain text, unless the text begins as its chats do. of:
+    a model."""
+    tokenizer = of.tokenizer if isinstance(of, Tokenized) else None
+    if tokenizer is None or tokenizer.chat_template in (None, PLAIN_TEMPLATE):
+        return
+    said = "first words"
+    begun = render_chat(tokenizer, "", [{"role": "user", "content": said}]).partition(said)[0].strip()
+    if not (begun and text.lstrip().startswith(begun)):
+        warnings.warn(
+            "a prompt is plain text, to which no chat template is applied; for an answer of this model to a chat, give "
+            '[{"role": "user", "content": TEXT}]',
+            stacklevel=4,
+        )
 
 
 def encode_piece(of: object, text: str) -> list[int]:

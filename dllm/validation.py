@@ -84,16 +84,23 @@ def check_named(of: type | Callable[..., Any], values: Mapping[str, Any], *, bel
             raise fault.error(f"{below}{name}{fault.where}={shown(fault.value)}{owner}; give {wanted(fault.kind)}")
 
 
+ALSO = {"gen_length": "gen_len", "block_length": "block_len"}  # names of the command line
+
+
 def named(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which refuses an argument that it does not have and names the nearest: `gen_length` of the command
-    line is `gen_len` in Python."""
+    """The function, which understands the command line's name of an argument, and refuses an argument that it does not
+    have and names the nearest."""
     known = list(signature(function).parameters)
 
     @wraps(function)
     def checked(*args: P.args, **given: P.kwargs) -> R:
-        for name in given:
-            if name not in known:
+        for name in list(given):
+            own = ALSO.get(name, name)
+            if own not in known:
                 raise WrongType(f"{function.__name__} has no argument {name!r}; {nearest(name, known)}")
+            if own != name and own in given:
+                raise WrongType(f"{own} and {name} of {function.__name__} are the same; give one of them")
+            given[own] = given.pop(name)
         return function(*args, **given)
 
     return checked

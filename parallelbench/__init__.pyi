@@ -17,3 +17,4 @@ from .tasks.prompts import Prompts as Prompts
 from .tasks.shapes import Shapes as Shapes
 from .training.mixture import TaskMixture as TaskMixture
 from .training.sources import Mixed as Mixed, Rows as Rows
+from .wiring.notebook import compare as compare, plot as plot

@@ -1,5 +1,6 @@
 """Arguments of the commands that are not Hydra's: paths and key=value."""
 
+import math
 import os
 import re
 import sys
@@ -26,6 +27,24 @@ def yes_or_no(name: str, text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f"{name}={text}; give true or false")
     return text == "true"
+
+
+def is_json(text: str) -> bool:
+    """The option format. Raises ValueError for another than text or json."""
+    if text not in ("text", "json"):
+        raise ValueError(f"format={text}; give text or json")
+    return text == "json"
+
+
+def points(text: str) -> float:
+    """The option max_loss. Raises ValueError unless it is a number between 0 and 100."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < 100:
+        raise ValueError(f"max_loss={text} is no number of points between 0 and 100; give one such as max_loss=1.0")
+    return number
 
 
 def split_options(

@@ -34,6 +34,22 @@ UNDATED: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": 
 Curves = Mapping[str, Sequence[tuple[str, Value, Value]]]  # curve name to points (label, tpf, score)
 
 
+@dataclass(frozen=True)
+class Plot:
+    """A figure that notebooks show."""
+
+    figure: Figure
+
+    def _repr_png_(self) -> bytes:
+        data = BytesIO()
+        self.figure.savefig(data, format="png")
+        return data.getvalue()
+
+    def save(self, path: str | Path) -> None:
+        """Writes it as its suffix says: .png, .svg or .pdf."""
+        self.figure.savefig(path)
+
+
 def quality_against_tpf(curves: Curves, title: str, named: bool = False) -> Figure:
     """Points joined in order of tpf, with both 95 % intervals; each says its knob. named: a lone one says its curve."""
     figure, axes = plt.subplots(figsize=(10, 8) if named else (7.5, 4.8), layout="constrained")

@@ -1,10 +1,8 @@
 """The fastest configuration that loses little: `python -m parallelbench recommend DIR ... max_loss=1.0`.
 
 A configuration's loss is the reference's score minus its own over the same samples, in points of 100. It is within the
-bound if Tango's score test for paired proportions (Statistics in Medicine 17:891, 1998) rejects a loss of the bound or
-more. Partial scores enter as the sums of losses and gains, whose variance is never larger than that of zeros and ones
-with the same sums, so the test is then cautious. A run that differs nowhere is no proof: below 268 samples even that
-leaves a loss of a point possible.
+bound if Tango's score test (`stats.loss`) rejects a loss of the bound or more. A run that differs nowhere is no proof:
+below 268 samples even that leaves a loss of a point possible.
 
 The fastest of many is a lucky one, so the test guards the choice and not each run alone: the C curves (a decoder and a
 cache over the rule's knob) share the 5 %, and each is walked from its slowest run faster than the reference up to the
@@ -16,24 +14,25 @@ a sweep leads to a bad choice, not the share of bad ones among the choices of a 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
-from typing import cast
+from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.stats import norm
 
 from parallelbench.records.record import Run, readable_runs
-from parallelbench.report.options import split_options
+from parallelbench.report.as_json import printed
+from parallelbench.report.options import is_json, points, split_options
 from parallelbench.stats.curves import curve_names, run_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.leading import crowned, marked
+from parallelbench.stats.loss import ALPHA, statistic, upper_limit
 from parallelbench.stats.metrics import ALL, measure
 from parallelbench.stats.paired import pair
 from parallelbench.stats.timing import unreliable
 
-ALPHA = 0.05
+BOUNDS = (1.0, 2.0, 3.0, 5.0)  # points, of which a sweep takes the smallest that it can
 Command = Callable[[Run], str]  # what makes a run again
 LEGEND = (
     "Loss: the reference's score minus this one's on the same samples, in points. TPF: tokens before EOS per forward. "
@@ -71,51 +70,39 @@ def choose(
     max_loss: float,
     reference: int | None = None,
     weights: np.ndarray | None = None,
+    level: float = ALPHA,
 ) -> Choice:
     """The fastest run whose loss is within max_loss points. score: per cent, `[runs, questions]`; speed, curves:
-    `[runs]`; weights: of each question, 1 on average."""
+    `[runs]`; weights: of each question, 1 on average; level: of the test, which the curves share."""
     weights = np.ones(score.shape[1]) if weights is None else weights
     score, most = score * weights, float(weights.max())
     if reference is None:
-        reference = int(np.lexsort((-speed, score.mean(1).round(9)))[-1])
+        reference = best_scoring(score.mean(1), speed)
     loss = (score[reference] - score) / 100
     names = {curve for curve, fast in zip(curves, speed > speed[reference], strict=True) if fast}
-    alpha = ALPHA / max(len(names), 1)
+    alpha = level / max(len(names), 1)
     z = float(norm.isf(alpha))
-    statistic = np.array([_statistic(row, max_loss / 100, most) for row in loss])
+    tests = np.array([statistic(row, max_loss / 100, most) for row in loss])
     within: list[int] = []
     for name in names:
         members = [i for i in np.argsort(speed) if curves[i] == name and speed[i] > speed[reference]]
-        within += takewhile(lambda i: statistic[i] <= -z, map(int, members))
+        within += takewhile(lambda i: tests[i] <= -z, map(int, members))
     with np.errstate(divide="ignore"):
-        needed = np.where(statistic < 0, loss.shape[1] * (z / statistic) ** 2, np.inf)
+        needed = np.where(tests < 0, loss.shape[1] * (z / tests) ** 2, np.inf)
     best = max(within, key=lambda i: speed[i], default=None)
     return Choice(reference, best, tuple(within), alpha, loss, needed, most)
 
 
-def upper_limit(loss: np.ndarray, alpha: float, most: float = 1.0) -> float:
-    """The largest mean loss that the test does not reject at level alpha; losses in [-most, most], `[questions]`."""
-    z = float(norm.isf(alpha))
-    low, high = float(loss.mean()) + 1e-9, 1 - 1e-9
-    if low >= high or _statistic(loss, high, most) > -z:
-        return 1.0
-    return cast(float, brentq(lambda bound: _statistic(loss, bound, most) + z, low, high))
-
-
-def _statistic(loss: np.ndarray, bound: float, most: float = 1.0) -> float:
-    """Tango's: (mean loss - bound) over its standard error where the loss is the bound. Grows as the square root of
-    the number of questions."""
-    loss, bound = loss / most, bound / most
-    n, lost, gained = len(loss), loss.clip(0).sum(), (-loss).clip(0).sum()
-    b = (2 * n - lost + gained) * bound - lost - gained
-    rare = (math.sqrt(b * b + 8 * n * gained * bound * (1 - bound)) - b) / (4 * n)  # share of gains, by likelihood
-    return float((lost - gained - n * bound) / math.sqrt(n * (2 * rare + bound * (1 - bound))))
+def best_scoring(means: np.ndarray, speed: np.ndarray) -> int:
+    """The place of the highest mean score, of equals the slowest. means, speed: `[runs]`."""
+    return int(np.lexsort((-speed, means.round(9)))[-1])
 
 
 def main(arguments: Sequence[str], command: Command) -> str:
     """A section per group of comparable runs, in it a paragraph for all tasks and for each family of them."""
-    paths, options = split_options(arguments, {"max_loss": "1.0", "reference": ""})
-    max_loss = _points(options["max_loss"])
+    paths, options = split_options(arguments, {"max_loss": "1.0", "reference": "", "format": "text"})
+    wants_json = is_json(options["format"])
+    max_loss = points(options["max_loss"])
     found, skipped = readable_runs(paths)
     runs, left_out = distinct(found)
     groups = [group for group in comparable(runs) if _named(group, options["reference"]) is not None]
@@ -124,32 +111,114 @@ def main(arguments: Sequence[str], command: Command) -> str:
     if not groups:
         names = ", ".join(run_names(runs)[:8]) or "none is finished"
         raise ValueError(f"reference={options['reference']} is none of these runs ({names}); name one or its folder")
-    text = [line for group in groups for line in _section(group, max_loss, options["reference"], command)]
+    if wants_json:
+        told = [_section(group, max_loss, options["reference"], command)[1] for group in groups]
+        return printed({"max_loss": max_loss, "groups": told, "left_out": [*skipped, *left_out]})
+    text = [line for group in groups for line in _section(group, max_loss, options["reference"], command)[0]]
     return "\n".join([*text, LEGEND, "", *(f"Left out: {reason}." for reason in (*skipped, *left_out))])
 
 
-def _section(group: Sequence[Run], max_loss: float, reference: str, command: Command) -> list[str]:
+def _section(
+    group: Sequence[Run], max_loss: float, reference: str, command: Command
+) -> tuple[list[str], dict[str, Any]]:
+    """Lines, and the same as an object."""
     names, paired = run_names(group), pair(group)
     named = _named(group, reference)
     families = np.array([task.split("/")[0] for task in paired.tasks])
     lines = [f"# {model_name(group[0])} on {samples_name(group[0])}, {len(group)} run{'s' * (len(group) > 1)}", ""]
+    told: dict[str, Any] = {"model": model_name(group[0]), "samples": samples_name(group[0]), "choices": {}}
     several = list(np.unique(families)) if len(set(families)) > 1 else []
     for family in (ALL, *several):
         of = np.full(len(families), True) if family == ALL else families == family
         part = paired.part(of)
         speed, score = part.tokens.sum(1) / part.nfe.sum(1), part.questions.mean(part.score)
-        best_of = crowned(group)
-        means = (score * part.questions.weights)[best_of].mean(1).round(9)
-        given = named if reference else best_of[int(np.lexsort((-speed[best_of], means))[-1])]
+        given = named if reference else _reference(group, score * part.questions.weights, speed)
         choice = choose(score, speed, curve_names(names, group), max_loss, given, part.questions.weights)
         label = f"all tasks ({families[0]})" if family == ALL and not several else family
+        told["choices"][family] = {"samples": int(of.sum()), **_object(group, names, family, choice, command)}
         lines += [
             f"## {label}: {of.sum()} samples",
             "",
             *_paragraph(group, names, family, choice, speed, max_loss, command),
             "",
         ]
-    return lines
+    return lines, told
+
+
+def _object(
+    group: Sequence[Run], names: Sequence[str], family: str, choice: Choice, command: Command
+) -> dict[str, Any]:
+    """reference, best (null where no faster run is certain) and all runs within the bound, each with its tokens per
+    forward, its loss and the loss that it has at most, in points."""
+
+    def about(i: int) -> dict[str, Any]:
+        return {
+            "name": names[i],
+            "folder": str(group[i].folder),
+            "command": command(group[i]),
+            "tpf": asdict(measure("tpf", _of(group[i], family))),
+            "loss": 100 * float(choice.loss[i].mean()),
+            "loss_at_most": 100 * upper_limit(choice.loss[i], choice.alpha, choice.most),
+        }
+
+    return {
+        "reference": about(choice.reference),
+        "best": None if choice.best is None else about(choice.best),
+        "within": [about(i) for i in choice.within],
+    }
+
+
+def _reference(group: Sequence[Run], score: np.ndarray, speed: np.ndarray) -> int:
+    """The best-scoring run of those that may be called so. score: `[runs, questions]`, speed: `[runs]`."""
+    may = crowned(group)
+    return may[best_scoring(score[may].mean(1), speed[may])]
+
+
+def advice(runs: Sequence[Run], command: Command) -> list[tuple[str, str]]:
+    """What a sweep says at its end: a sentence and a command for each group of comparable runs. It takes the smallest
+    of BOUNDS that a faster run is certain to keep. They share the 5 %, so that choosing among them costs nothing."""
+    groups = [group for group in comparable(distinct(runs)[0]) if len(group) > 1]
+    return [_advice(group, f"{model_name(group[0])}: " * (len(groups) > 1), command) for group in groups]
+
+
+def _advice(group: Sequence[Run], before: str, command: Command) -> tuple[str, str]:
+    names, paired = run_names(group), pair(group)
+    weights, score = paired.questions.weights, paired.questions.mean(paired.score)
+    speed = paired.tokens.sum(1) / paired.nfe.sum(1)
+    reference = _reference(group, score * weights, speed)
+
+    def of(bound: float) -> Choice:
+        return choose(score, speed, curve_names(names, group), bound, reference, weights, ALPHA / len(BOUNDS))
+
+    bound = next((bound for bound in BOUNDS if of(bound).best is not None), BOUNDS[-1])
+    choice, n = of(bound), len(paired.tasks)
+    means = (score * weights).mean(1).round(9)
+    equals = [i for i in crowned(group) if means[i] == means[reference]]
+    take = max(equals, key=lambda i: speed[i]) if choice.best is None else choice.best
+    text = (
+        f"{before}Take {marked(names[take], group[take])}: "
+        f"{measure('tpf', group[take].records).text('.2f')} tokens per forward"
+    )
+    best = f"Its score, {means[take]:.1f} %, is the best,"
+    likely = min(map(int, np.flatnonzero(speed > speed[take])), key=lambda i: choice.needed[i], default=None)
+    if choice.best is not None:
+        text += (
+            f", {speed[take] / speed[reference]:.2f} times those of the best score, {names[reference]}. It loses at "
+            f"most {_of_points(bound)} (95 %, {n} samples)."
+        )
+    elif likely is None:
+        text += f". {best} and no run is faster."
+    else:
+        text += f". {best} and {n} samples are too few to tell that a faster run loses at most {_of_points(bound)}."
+        share, limit = choice.needed[likely] / len(weights), group[likely].config["limit"]
+        if 1 < share < np.inf:
+            limit = math.ceil(limit * share)
+            text += f" {names[likely]} may, {speed[likely]:.2f} tokens per forward: try limit={limit}."
+    return text, command(group[take])
+
+
+def _of_points(number: float) -> str:
+    return f"{number:g} point{'s' * (number != 1)}"
 
 
 def _paragraph(
@@ -176,7 +245,7 @@ def _paragraph(
 
     score = 100 * np.mean([r.scores["score"] for r in _of(group[choice.reference], family)])
     lines = [f"- reference: {about(choice.reference)}, score {score:.1f} %"]
-    best, bound = choice.best, f"{max_loss:g} point{'s' * (max_loss != 1)}"
+    best, bound = choice.best, _of_points(max_loss)
     if best is not None:
         lines += [f"- fastest within {bound}: {about(best)}, {lost(best)}"]
     elif speed[choice.reference] == speed.max():
@@ -209,13 +278,3 @@ def _named(group: Sequence[Run], reference: str) -> int | None:
     folders = [{str(run.folder), run.folder.name} for run in group]
     known = [{name, *others} for name, others in zip(run_names(group), folders, strict=True)]
     return next((i for i, those in enumerate(known) if reference.rstrip("/") in those or not reference), None)
-
-
-def _points(text: str) -> float:
-    try:
-        points = float(text)
-    except ValueError:
-        points = math.nan
-    if not 0 < points < 100:
-        raise ValueError(f"max_loss={text} is no number of points between 0 and 100; give one such as max_loss=1.0")
-    return points

@@ -11,9 +11,10 @@ from parallelbench.records.files import inert, out_folder, replace_file, write_c
 from parallelbench.records.questions import wording
 from parallelbench.records.record import Run
 from parallelbench.report import plots
+from parallelbench.report.as_json import printed, run_rows
 from parallelbench.report.drafts import draft_lines
 from parallelbench.report.markdown import table
-from parallelbench.report.options import split_options, suite_runs
+from parallelbench.report.options import is_json, split_options, suite_runs
 from parallelbench.report.page import write_page
 from parallelbench.report.sections.equal_quality import equal_quality_lines
 from parallelbench.report.sections.rewording import wording_lines
@@ -41,11 +42,15 @@ TASK_PLOTS = """![score per task](tasks.png)
 
 def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
     """Reports all runs at or below the folders; names what it skips on stderr. Returns how the report begins."""
-    paths, options = split_options(arguments, {"out_dir": "results/report", "figures": "png"})
+    paths, options = split_options(arguments, {"out_dir": "results/report", "figures": "png", "format": "text"})
+    wants_json = is_json(options["format"])
     kinds = plots.figure_formats(options["figures"])
     runs = suite_runs(paths)
     out_dir = Path(options["out_dir"])
     text = write_report(runs, out_dir, command, kinds).partition(PER_TASK)[0]
+    if wants_json:
+        finished = [run for run in runs if run.info["status"] == "done"]
+        return printed({"page": str(out_dir / "report.html"), "runs": run_rows(finished, command)})
     return f"{text}scores per task, plots and samples: open\n{out_dir / 'report.html'}"
 
 

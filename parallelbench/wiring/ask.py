@@ -8,6 +8,7 @@ from functools import cache
 from itertools import pairwise
 from textwrap import wrap
 
+from parallelbench.report.options import is_json
 from parallelbench.tasks.wording import whole_name
 from parallelbench.wiring.catalogue import LISTED, config_dir, options, settings
 from parallelbench.wiring.menu import COMMANDS, VALUED, WIDTH, plain, table
@@ -25,13 +26,16 @@ def main(arguments: Sequence[str]) -> None:
         return
     if any(word.startswith(("-sc", "--shell-completion")) for word in arguments):
         raise ValueError("write `parallelbench completion bash`; it completes every command")
-    refused, overrides, words = "", [], []
+    refused, overrides, words, wants_json = "", [], [], False
     try:
         words = plain(arguments, FLAGS, VALUED)
+        given = dict(word.split("=", 1) for word in words if word.startswith("format="))
+        wants_json = is_json(given.get("format", "text"))
+        words = [word for word in words if not word.startswith("format=")]
         sweeps = bool({"-m", "--multirun"} & set(words)) or any(word.startswith("hydra.mode=") for word in words)
         words = [bracketed(word, sweeps) for word in words]
         overrides = [word for word in words if "=" in word and not word.startswith("-")]
-        _check_words(words)
+        check_words(words)
         if not any(word.startswith(OTHER_ROOT) for word in words):
             from parallelbench.wiring.overrides import check_given, check_overrides  # and with it Hydra
 
@@ -48,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
         print("loading PyTorch, which takes a few seconds", end="\r", file=sys.stderr, flush=True)
     from parallelbench.wiring.sweep import sweep  # and with it everything that decodes
 
-    sweep(refused)
+    sweep(refused, wants_json)
 
 
 def page() -> str:
@@ -68,6 +72,7 @@ def page() -> str:
             ("  -m", "sweep: one run per combination of the values that commas separate"),
             ("  --cfg job", "print the whole configuration and run nothing"),
             ("  --config-dir DIR", "a folder with options of your own"),
+            ("  --format json", "one object on stdout at the end, and all else on stderr"),
         ]
     )
     assert max(map(len, lines)) <= WIDTH
@@ -94,7 +99,7 @@ def _task_names() -> tuple[str, ...]:
     return tuple(named_tasks())
 
 
-def _check_words(words: Sequence[str]) -> None:
+def check_words(words: Sequence[str]) -> None:
     """Raises ValueError for a word that is neither a setting nor a flag nor a flag's value, and for a plain key
     or a flag without its value."""
     for flag, value in pairwise([*words, ""]):
@@ -103,9 +108,9 @@ def _check_words(words: Sequence[str]) -> None:
         if flag.startswith("-") and name not in (*FLAGS, *SHORT, *VALUED):
             raise ValueError(f"{flag} is no flag of run; `parallelbench run --help` shows them")
         if name == "--experimental-rerun":
-            raise ValueError(f"{name} would leave out all other words; repeat the command of the run instead")
+            raise ValueError(f"{name} would leave out all other words; run the command of that run again instead")
         if name in VALUED and (not given or given.startswith("-")):
-            raise ValueError(f"{name} has no value; give one behind it, or leave it out")
+            raise ValueError(f"{name} has no value; give it one, or leave it out")
         if name in ("--package", "-p") and given.partition(".")[0] not in (*settings(), *LISTED, "hydra", "_global_"):
             raise ValueError(f"{name} {given} is no part of the config of a run; give one, such as {name} decoder")
         if name in ("--cfg", "-c") and given not in SHOWS:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dllm.validation import nearest
+from parallelbench.records.files import to_json
+from parallelbench.report.options import is_json
 from parallelbench.tasks import named_tasks
 from parallelbench.tasks.base import Task, question
 from parallelbench.wiring.catalogue import LISTED, config_dir, options, settings, verified
@@ -20,13 +22,20 @@ def main(arguments: Sequence[str]) -> str:
     wanted = [word for word in arguments if "=" not in word]
     if len(wanted) > 1:
         raise ValueError(f"list takes one group, not {len(wanted)}; give one of them, or none for all")
+    wants_json = is_json(next((word.partition("=")[2] for word in arguments if word.startswith("format=")), "text"))
     for word in wanted:
         if word not in HEADINGS:
             raise ValueError(f"unknown group {word!r}; {nearest(word, HEADINGS)}")
-    return "\n\n".join("\n".join([heading, *_rows(heading, mine)]) for heading in wanted or HEADINGS)
+    rows = {heading: _rows(heading, mine) for heading in wanted or HEADINGS}
+    if wants_json:
+        return to_json({heading: dict(found) for heading, found in rows.items()}, indent=2)
+    return "\n\n".join(
+        "\n".join([heading, *table([(f"  {name}", what) for name, what in found], 22)])
+        for heading, found in rows.items()
+    )
 
 
-def _rows(heading: str, mine: Path | None) -> list[str]:
+def _rows(heading: str, mine: Path | None) -> list[tuple[str, str]]:
     if heading == "tasks":
         rows = [(f"suite.tasks={name}", _asked(task)) for name, task in named_tasks().items()]
         own = own_tasks(mine) if mine else {}
@@ -38,7 +47,7 @@ def _rows(heading: str, mine: Path | None) -> list[str]:
     if heading == "model":
         said = {row: verified(row.removeprefix("model="), mine) for row, _ in rows}
         rows = [(row, f"{what} [verified: {said[row]}]" if said[row] else what) for row, what in rows]
-    return table([(f"  {name}", what) for name, what in rows], 22)
+    return rows
 
 
 def _asked(task: Task) -> str:

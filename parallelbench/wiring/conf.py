@@ -25,8 +25,8 @@ from parallelbench.wiring.catalogue import CONF, RUN, options
 KNOWN = {  # sentences of Hydra, OmegaConf and Python, with ours
     r"Target '([^']*)' is blocklisted": r"_target_=\1 is no part of a run, and could run anything; give a "
     "class such as decoders.Decoder",
-    r"Interpolation key '([^']*)' not found\s+full_key: (\S+)": r"\2 refers to ${\1}, which is not "
-    "there; give it a value",
+    r"Interpolation key '([^']*)' not found\s+full_key: (\S+)": r"\2 refers to ${\1}, which does "
+    "not exist; give it a value",
     r"Environment variable '([^']*)' not found[^$]*full_key: (\S+)": r"\2 refers to the environment variable \1, "
     "which is not set; set it, or give a value",
     r"Recursive interpolation detected\s+full_key: (\S+)": r"\1 refers to itself; give it a value",

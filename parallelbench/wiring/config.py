@@ -152,13 +152,22 @@ def _folder(config: DictConfig) -> Path:
         raise ValueError(f"out_dir={config.out_dir} is not the name of a folder; write out_dir=./NAME")
     if config.out_dir is not None and hydra_config.mode != RunMode.MULTIRUN:
         return Path(config.out_dir)
-    names = [choice.replace("/", "_") for group, choice in choices().items() if group in ("model", "decoder", "cache")]
-    settings, below = resolved(config), Path(config.out_dir or "results/runs")
-    joined = "-".join(f"{key.split('.')[-1]}{value}" for key, value in _knobs(settings).items())
-    knobs = re.sub(r"[^\w.-]", "_", joined)[:MAX_KNOBS]
-    stem, identity = "-".join([*names, *([knobs] if knobs else [])]), config_hash(settings)
-    there = same_runs(sorted(below.glob(f"{glob.escape(stem)}-*")), settings)
+    stem, there = _stem(config), runs_there(config)
     if fewer := [limit for limit in there if limit <= config.limit]:
         return there[max(fewer)]
-    folder = below / f"{stem}-{identity}"
+    folder = stem.with_name(f"{stem.name}-{config_hash(resolved(config))}")
     return folder.with_name(f"{folder.name}-limit{config.limit}") if folder in there.values() else folder
+
+
+def runs_there(config: DictConfig) -> dict[int, Path]:
+    """The folders of a sweep that hold this run, by their limits."""
+    stem = _stem(config)
+    return same_runs(sorted(stem.parent.glob(f"{glob.escape(stem.name)}-*")), resolved(config))
+
+
+def _stem(config: DictConfig) -> Path:
+    """The folder of a run in a sweep, without its hash."""
+    names = [choice.replace("/", "_") for group, choice in choices().items() if group in ("model", "decoder", "cache")]
+    joined = "-".join(f"{key.split('.')[-1]}{value}" for key, value in _knobs(resolved(config)).items())
+    knobs = re.sub(r"[^\w.-]", "_", joined)[:MAX_KNOBS]
+    return Path(config.out_dir or "results/runs") / "-".join([*names, *([knobs] if knobs else [])])

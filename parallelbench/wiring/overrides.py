@@ -31,6 +31,7 @@ from parallelbench.wiring.conf import in_one_sentence, known_targets, make_part,
 from parallelbench.wiring.exits import explained
 from parallelbench.wiring.menu import VALUED
 from parallelbench.wiring.show import outline
+from parallelbench.wiring.sweeper import brought, named
 
 MOST_JOBS = 10_000  # of a sweep
 SEVERAL = ("experiment", "sink")  # groups of which a run may have more than one option
@@ -61,24 +62,25 @@ def check_overrides(overrides: Sequence[str], config_dir: Path | None = None, sw
     sweep gives. Returns that first job. sweeps: whether there may be several jobs."""
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         search = searched(config_dir)
-        parsed = [_parsed(override) for override in overrides]
-        _check_choices(parsed, config_dir, sweeps)
-        _check_jobs(parsed, sweeps)
-        values = [_values(override, config_dir) for override in parsed]
+        given = [parsed(override) for override in overrides]
+        _check_choices(given, config_dir, sweeps)
+        _check_jobs(given, sweeps)
+        _check_experiments(given, config_dir, sweeps)
+        values = [_values(override, config_dir) for override in given]
         if (jobs := math.prod(map(len, values))) > MOST_JOBS:
             raise ValueError(f"a sweep of {jobs} runs; give at most {MOST_JOBS}")
         first = [those[0] for those in values]
-        swept = {override.key_or_group for override, those in zip(parsed, values, strict=True) if len(those) > 1}
+        swept = {override.key_or_group for override, those in zip(given, values, strict=True) if len(those) > 1}
         fits = not swept >= {"gen_length", "block_length"}  # where it sweeps both, each job for itself
         config = _composed(first, search)
         check_values(config, fits)
-        for i, (override, those) in enumerate(zip(parsed, values, strict=True)):
+        for i, (override, those) in enumerate(zip(given, values, strict=True)):
             for value in those[1:]:
                 if os.path.isdir(CONF / override.key_or_group):
                     check_values(_composed([*first[:i], value, *first[i + 1 :]], search), fits)
                 else:  # whether the key exists does not depend on its value
                     other = config.copy()
-                    OmegaConf.update(other, override.key_or_group, _parsed(value).value(), force_add=True)
+                    OmegaConf.update(other, override.key_or_group, parsed(value).value(), force_add=True)
                     check_values(other, fits)
     return config
 
@@ -120,7 +122,7 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
             hydra.main(version_base=None, config_path=str(CONF), config_name=root)(task)()
         except HydraException as error:
             given = [word for flag, word in pairwise(sys.argv) if flag not in VALUED and not word.startswith("-")]
-            words = [_values(_parsed(word))[0] for word in given]
+            words = [_values(parsed(word))[0] for word in given]
             with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
                 raise ValueError(_with_nearest(error, words, [], root)) from error
 
@@ -128,7 +130,7 @@ def run_command(root: str, arguments: Sequence[str]) -> None:
 def leave_recipe_of_other_data(config: DictConfig, given: Sequence[str]) -> None:
     """What a recipe says of its own data is not for others that the command line chooses: `recipe=smollm2_block
     data=rows data.source=FILE`."""
-    keys = [_parsed(override).key_or_group for override in given]
+    keys = [parsed(override).key_or_group for override in given]
     if "data" in keys and config.get("data") is not None:
         taken = signature(hydra.utils.get_class(config.data["_target_"])).parameters
         kept = cast(dict[str, Any], OmegaConf.to_container(config.data))
@@ -186,7 +188,8 @@ def _composed(job: Sequence[str], search: Sequence[str]) -> DictConfig:
         ) from error
 
 
-def _parsed(override: str) -> Override:
+def parsed(override: str) -> Override:
+    """One word as Hydra reads it. Raises ValueError for what it cannot read."""
     try:
         return OverridesParser.create().parse_override(override)
     except HydraException as error:
@@ -245,6 +248,40 @@ def _check_jobs(overrides: Sequence[Override], sweeps: bool) -> None:
             jobs = (value.stop - value.start) / value.step if value.step else math.inf
             if not jobs <= MOST_JOBS:  # also for nan
                 raise ValueError(f"{word} is a sweep of {jobs:.0f} runs; give at most {MOST_JOBS}")
+
+
+def _check_experiments(overrides: Sequence[Override], config_dir: Path | None, sweeps: bool) -> None:
+    """Raises ValueError for the grid of one decoder that is asked of another, and for a grid that is not swept."""
+    names, chosen = (
+        [word.partition("=")[2] for word in _values(override, config_dir)] if override else []
+        for override in (named(overrides, "experiment"), named(overrides, "decoder"))
+    )
+    given = {override.key_or_group for override in overrides}
+    for name in names:
+        try:
+            composed = hydra.compose(RUN, [*searched(config_dir), f"experiment={name}"], return_hydra_config=True)
+        except HydraException:
+            continue  # it is not there, which is said with the nearest that is
+        config = composed.hydra
+        own, grids = config.runtime.choices.decoder, brought(config.sweeper)
+        known = flatten(OmegaConf.to_container(composed, resolve=False))
+        if name.startswith("[") and any(key not in known for grid in grids for key in grid):
+            raise ValueError(
+                f"experiment={name} lays one over the other, and the grid of the first is not for the last; give "
+                f"experiment={name.strip('[]')} to sweep each"
+            )
+        swept = [key for grid in grids for key in grid if key not in given and "decoder" not in grid]
+        others = [other for other in chosen if other != own]
+        if swept and others:
+            mine = others[0] in options("experiment", config_dir)
+            raise ValueError(
+                f"experiment={name} brings values for decoder={own}, not for decoder={others[0]}; give "
+                + (f"experiment={others[0]}" if mine else f"values of its own knob without experiment={name}")
+            )
+        if swept and not sweeps:
+            raise ValueError(
+                f"experiment={name} is a sweep over {swept[0]}; add -m to run all of it, or set {swept[0]} for one run"
+            )
 
 
 def _values(override: Override, config_dir: Path | None = None) -> list[str]:

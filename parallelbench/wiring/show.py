@@ -16,7 +16,8 @@ import yaml
 
 from dllm import validation
 from dllm.validation import Checked, nearest, wanted
-from parallelbench.records.files import PACKAGES
+from parallelbench.records.files import PACKAGES, to_json
+from parallelbench.report.options import is_json
 from parallelbench.tasks import named_task, named_tasks
 from parallelbench.tasks.base import first_wording, question
 from parallelbench.tasks.wording import whole_name
@@ -43,17 +44,17 @@ class Knob:
 def main(arguments: Sequence[str]) -> str:
     given = [word for word in arguments if "=" not in word]
     mine = config_dir(arguments)
+    wants_json = is_json(next((word.partition("=")[2] for word in arguments if word.startswith("format=")), "text"))
     if len(given) == 1 and given[0] not in KINDS:
         given = [_kind_of(given[0], mine), *given]
     if len(given) != 2 or given[0] not in KINDS:
         raise ValueError(f"show takes a kind and a name, such as `show decoder eb`; the kinds are {', '.join(KINDS)}")
     kind, name = given
-    if kind == "task":
-        return _task(name, mine)
-    known = options(kind, mine)
-    if name not in known:
+    known = {} if kind == "task" else options(kind, mine)
+    if kind != "task" and name not in known:
         raise ValueError(f"unknown {kind} {name!r}; {nearest(name, known, f'parallelbench list {kind}')}")
-    return _option(kind, name, known[name], mine)
+    text, told = _task(name, mine) if kind == "task" else _option(kind, name, known[name], mine)
+    return to_json({"kind": kind, "name": name, **told}, indent=2) if wants_json else text
 
 
 def _kind_of(name: str, mine: Path | None) -> str:
@@ -70,32 +71,43 @@ def _kind_of(name: str, mine: Path | None) -> str:
     return kinds[0]
 
 
-def _task(name: str, mine: Path | None) -> str:
-    """Its prompt, target and scorer, by its first sample."""
+def _task(name: str, mine: Path | None) -> tuple[str, dict[str, Any]]:
+    """Its prompt, target and scorer, by its first sample, as text and as an object."""
     own = own_tasks(mine) if mine else {}
     known = {**named_tasks(), **{full: task for full, (_, task) in own.items()}}
     task = named_task(name, known)
     first = first_wording(task.name)
     (sample,) = task.samples(1, 0)
-    scores = ", ".join(f"{key} {value:g}" for key, value in task.score(sample, sample.target).items())
+    found_scores = dict(task.score(sample, sample.target))
+    scores = ", ".join(f"{key} {value:g}" for key, value in found_scores.items())
     asked = known[first]  # in no wording of its own
+    chosen = f"suite={own[first][0]}" if first in own else f"suite.tasks={task.name}"
     parts = [
         f"{task.name}, version {task.version}",
         _folded(inspect.getdoc(asked) or "", ""),
         f"Scorer\n{_folded(inspect.getdoc(asked.score) or '')}",
         f"Sample {sample.id}: prompt\n{_folded(question(sample.messages))}",
         f"{_folded(f'Target ({scores})', '')}\n{_folded(sample.target)}",
-        f"{_run(mine)} {f'suite={own[first][0]}' if first in own else f'suite.tasks={task.name}'} traces=1",
+        f"{_run(mine)} {chosen} traces=1",
     ]
-    return "\n\n".join(parts)
+    told = {
+        "name": task.name,
+        "version": task.version,
+        "about": inspect.getdoc(asked) or "",
+        "prompt": question(sample.messages),
+        "target": sample.target,
+        "scores": found_scores,
+        "command": f"{_run(mine)} {chosen}",
+    }
+    return "\n\n".join(parts), told
 
 
 def _run(mine: Path | None) -> str:
     return "python -m parallelbench run" + (f" --config-dir {shlex.quote(str(mine))}" if mine else "")
 
 
-def _option(group: str, name: str, about: str, mine: Path | None = None) -> str:
-    """Comments, settings, grid and classes of a yaml file."""
+def _option(group: str, name: str, about: str, mine: Path | None = None) -> tuple[str, dict[str, Any]]:
+    """Comments, settings, grid and classes of a yaml file, as text and as an object."""
     file = option_file(group, name, mine)
     content = _content(file, mine)
     about, _, example = about.partition(f": {group}.")
@@ -117,9 +129,12 @@ def _option(group: str, name: str, about: str, mine: Path | None = None) -> str:
     if knobs:
         rows = [(f"  {'+' if knob.extra else ''}{knob.key}={knob.value}", knob.kind) for knob in knobs]
         parts.append("\n".join(["Settings, each with its default", *table(rows)]))
+    grids = dict[str, list[dict[str, str]]]()
     experiments = _experiments(name, mine) if group == "decoder" else [name] if group == "experiment" else []
     for experiment in experiments:
-        grid = _grid(option_file("experiment", experiment, mine))
+        found = _grids(option_file("experiment", experiment, mine))
+        grids |= {experiment: found} if found else {}
+        grid = table([(f"  {key}={values}", "") for each in found for key, values in each.items()])
         parts += ["\n".join([f"Grid: {_run(mine)} -m experiment={experiment}", *grid])] if grid else []
     if group == "decoder" and example and not experiments:
         sweep = f"{_run(mine)} -m {group}={name} {group}.{example.partition('=')[0]}=A,B,C"
@@ -127,7 +142,15 @@ def _option(group: str, name: str, about: str, mine: Path | None = None) -> str:
     if group == "model":
         parts += _shipped(content)
     parts += [f"{target}\n{_folded(text)}" for target, text in classes.items() if text]
-    return "\n\n".join(parts)
+    told = {
+        "about": about,
+        "facts": dict(facts),
+        "command": command,
+        "settings": [{"key": knob.key, "default": knob.value, "takes": knob.kind} for knob in knobs],
+        "grids": grids,
+        "classes": classes,
+    }
+    return "\n\n".join(parts), told
 
 
 def _content(file: Path, mine: Path | None = None) -> dict[str, Any]:
@@ -245,11 +268,11 @@ def _experiments(decoder: str, mine: Path | None) -> list[str]:
     return [name for name, text in texts.items() if re.search(rf"override /decoder: {decoder}\b", text)]
 
 
-def _grid(file: Path) -> list[str]:
+def _grids(file: Path) -> list[dict[str, str]]:
     """What an experiment sweeps over; nothing where it is a single run."""
     sweeper = yaml.safe_load(file.read_text(encoding="utf-8")).get("hydra", {}).get("sweeper", {"grids": []})
     grids = sweeper.get("grids", [sweeper.get("params")])
-    return table([(f"  {key}={values}", "") for grid in grids for key, values in grid.items()])
+    return [{key: str(values) for key, values in grid.items()} for grid in grids]
 
 
 def _shipped(content: Mapping[str, Any]) -> list[str]:

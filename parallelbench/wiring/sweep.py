@@ -7,6 +7,7 @@ import time
 import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import wrap
 from typing import Any
 
 import hydra
@@ -18,21 +19,25 @@ from transformers.utils import logging as transformers_logging
 
 from parallelbench.records.files import printable
 from parallelbench.records.record import read_run
+from parallelbench.report.as_json import printed, run_rows
+from parallelbench.report.recommend import advice
 from parallelbench.run.processes import Processes, join
-from parallelbench.stats.table import sweep_table
+from parallelbench.stats.table import WIDTH, sweep_table
 from parallelbench.wiring.catalogue import CONF
+from parallelbench.wiring.command import command
 from parallelbench.wiring.conf import resolved, sentence
 from parallelbench.wiring.config import Outcome, choices, decode_config, title
 from parallelbench.wiring.exits import FAILED, REFUSED, say_error
 from parallelbench.wiring.launcher import register
 
 
-def sweep(refused: str = "") -> None:
-    """Runs what the command line, sys.argv, asks for. refused: why it is not begun, in all processes."""
+def sweep(refused: str = "", wants_json: bool = False) -> None:
+    """Runs what the command line, sys.argv, asks for. refused: why it is not begun, in all processes. wants_json: one
+    object goes to stdout, at the end, and what else is said to stderr."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come to us instead of being printed by Hydra
     transformers_logging.disable_progress_bar()  # one bar, the run's
     processes = join()
-    task = _Task(processes)
+    task = _Task(processes, wants_json)
     register()
     try:
         if refused:
@@ -60,7 +65,8 @@ class _Task:
     """What Hydra calls with each composed config: one that is refused or dies does not keep a sweep from its others.
     failed: the exit code, 0 for none. jobs: of a sweep, as our launchers say."""
 
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, wants_json: bool) -> None:
+        self.wants_json = wants_json
         self.processes, self.failed, self.jobs, self.began = processes, 0, 0, time.monotonic()
         self.finished: dict[Path, Outcome] = {}
         self.folder, self.is_away = Path.cwd(), False
@@ -76,8 +82,8 @@ class _Task:
                 if self.jobs:
                     name, ended = title(choices(), resolved(config)), HydraConfig.get().job.num
                     left = time_left(time.monotonic() - self.began, ended, self.jobs)
-                    print(f"job {ended + 1} of {self.jobs}{left}: {name}")
-                print(text, flush=True)
+                    self._say(f"job {ended + 1} of {self.jobs}{left}: {name}")
+                self._say(text)
 
         try:
             outcome = decode_config(config, self.processes, say)
@@ -97,15 +103,29 @@ class _Task:
         else:
             assert outcome.folder is not None
             self.finished[outcome.folder] = outcome
-            print(printable(f"{outcome.table}\n{outcome.folder}"), flush=True)
+            self._say(printable(f"{outcome.table}\n{outcome.folder}"))
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr if self.wants_json else sys.stdout, flush=True)
 
     def close(self) -> None:
         """A sweep's table, and its summary where its runs have sent their numbers."""
         folders = list(self.finished)
-        if len(folders) > 1 and self.processes.is_main:
-            text = sweep_table([read_run(folder) for folder in folders])
-            below = os.path.commonpath([folder.parent for folder in folders])
-            print(printable(f"\n{text}\nplots and a page: python -m parallelbench report {shlex.quote(below)}"))
+        if self.processes.is_main and (self.wants_json or len(folders) > 1):
+            runs = [read_run(folder) for folder in folders]
+            take = advice(runs, command) if len(runs) > 1 else []
+            if self.wants_json:
+                told = [{"sentence": sentence, "command": words} for sentence, words in take]
+                print(printed({"runs": run_rows(runs, command) if runs else [], "take": told}))
+            else:
+                below = os.path.commonpath([folder.parent for folder in folders])
+                page = f"plots and a page: python -m parallelbench report {shlex.quote(below)}"
+                lines = [
+                    line
+                    for said, words in take
+                    for line in (*wrap(said, WIDTH, break_on_hyphens=False), f"    {words}")
+                ]
+                print(printable("\n".join(["", sweep_table(runs), page, "", *lines])))
         sinks = {name: sink for outcome in self.finished.values() for name, sink in outcome.sinks.items()}
         if len(self.finished) > 1 and sinks:
             from parallelbench.report.publish import publish_sweep  # loads plots

@@ -1,5 +1,7 @@
 """Library use: all kinds of prompts, and what comes back."""
 
+import warnings
+
 import pytest
 from conftest import make_model
 
@@ -21,6 +23,18 @@ def test_texts_messages_and_ids_are_the_same_prompt(tiny: dllm.DiffusionLM) -> N
     outputs = generate(tiny, [text, [{"role": "user", "content": content}], ids])
     assert outputs[0] == outputs[1] == outputs[2]
     assert outputs[0].text.startswith('["') and outputs[0].stopped_by == "eos"
+
+
+def test_a_plain_text_to_a_model_of_chats_warns_once(tiny: dllm.DiffusionLM) -> None:
+    with pytest.warns(UserWarning, match="a prompt is plain text, to which no chat template is applied") as told:
+        generate(tiny, ["hello", "again"], gen_len=8, block_len=8)
+    assert len(told) == 1
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for text in ("hello", "again"):
+            generate(tiny, [text], gen_len=8, block_len=8)
+    assert len(told) == 1
+    generate(dllm.load("tiny", chat_template="plain"), ["hello"], gen_len=8, block_len=8)  # it is not asked for a chat
 
 
 def test_costs_are_consistent(tiny: dllm.DiffusionLM) -> None:
@@ -49,12 +63,12 @@ def test_messages_need_a_chat_template(tiny: dllm.DiffusionLM, monkeypatch) -> N
 
 def test_one_prompt_is_not_a_list_of_prompts(tiny: dllm.DiffusionLM) -> None:
     with pytest.raises(ValueError, match="one prompt was given; put it into a list"):
-        generate(tiny, "hello")
+        generate(tiny, "<user>hello")
 
 
 def test_guidance_offers_no_look_without_a_token(tiny: dllm.DiffusionLM) -> None:
     with pytest.raises(ValueError, match="this kind of model cannot do"):
-        generate(Guided(tiny, 1.0), ["hello"], decoder=Decoder(Wino()))
+        generate(Guided(tiny, 1.0), ["<user>hello"], decoder=Decoder(Wino()))
 
 
 @pytest.mark.parametrize("prompt", ["", [], [{"role": "user", "content": " "}]])

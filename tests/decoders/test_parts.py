@@ -259,9 +259,17 @@ def test_what_is_no_model_no_cache_or_no_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize("call", [d.generate, d.generate_verified, decode, d.decode_queue])
-def test_the_names_of_the_command_line_are_told_from_those_of_python(call: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_length'; did you mean 'gen_len'\?"):
-        call(make_model("full"), [[1]], gen_length=8)
+def test_names_of_arguments_that_are_not_there_are_told(call: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=rf"{call.__name__} has no argument 'gen_lenght'; did you mean 'gen_len'\?"):
+        call(make_model("full"), [[1]], gen_lenght=8)
+
+
+def test_the_names_of_the_command_line_are_understood_in_python() -> None:
+    model = make_model("full")
+    same = d.generate(model, [[1, 2]], gen_len=8, block_len=4)
+    assert d.generate(model, [[1, 2]], gen_length=8, block_length=4) == same and len(same[0].committed_at) == 8
+    with pytest.raises(TypeError, match="gen_len and gen_length of generate are the same; give one of them"):
+        d.generate(model, [[1]], gen_len=8, gen_length=8)
 
 
 def test_numbers_beyond_use_cost_nothing() -> None:

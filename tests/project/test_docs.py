@@ -18,6 +18,7 @@ from hydra import compose, initialize_config_dir
 
 from dllm.families import FAMILIES, MODEL_TYPES
 from parallelbench.stats.metrics import METRICS
+from parallelbench.wiring.tune import understood
 
 ROOT = Path(__file__).parents[2]
 CONF, DOCS = ROOT / "conf", ROOT / "docs"
@@ -185,7 +186,9 @@ def check(words: list[str]) -> None:
         return
     if "parallelbench" in words:
         command, *overrides = words[words.index("parallelbench") + 1 :]
-        assert command in ("run", "analyze", "lm_eval"), words
+        assert command in ("run", "tune", "analyze", "lm_eval"), words
+        if command == "tune":
+            understood(overrides)
         root = "run" if command == "run" else None
     else:
         program, script, *overrides = words

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from conftest import SMALL
 
-from parallelbench.report.recommend import ALPHA, _statistic, choose, upper_limit
+from parallelbench.report.recommend import BOUNDS, choose
+from parallelbench.stats.loss import ALPHA, fewest, statistic, upper_limit
 
 
 def losses(lost: int, gained: int, n: int) -> np.ndarray:
@@ -25,13 +26,14 @@ def test_the_statistic_takes_its_variance_from_the_likeliest_shares(
     likelihood = lost * np.log(gains + bound) + gained * np.log(gains) + same * np.log(1 - 2 * gains - bound)
     q = gains[likelihood.argmax()]
     expected = (lost - gained - n * bound) / np.sqrt(n * (2 * q + bound - bound**2))
-    assert _statistic(losses(lost, gained, n), bound) == pytest.approx(expected, rel=1e-3)
+    assert statistic(losses(lost, gained, n), bound) == pytest.approx(expected, rel=1e-3)
 
 
 def test_limits_close_in_on_the_loss_and_never_vanish() -> None:
     limits = [upper_limit(losses(n // 50, 0, n), 0.05) for n in (50, 200, 800, 3200, 12800)]
     assert limits == sorted(limits, reverse=True) and 0.02 < limits[-1] < 0.023 < 0.08 < limits[0]
     assert upper_limit(losses(0, 0, 267), 0.05) > 0.01 > upper_limit(losses(0, 0, 269), 0.05)  # equal is no proof
+    assert fewest(0.01) == 268 and fewest(0.03) == 88
     assert upper_limit(losses(9, 0, 9), 0.05) == 1
     halves = losses(20, 10, 400) / 2  # partial scores with the same sums: the limit may only be too high
     assert upper_limit(np.tile(halves, 2)[:400], 0.05) >= upper_limit(halves, 0.05) - 1e-9
@@ -66,6 +68,20 @@ def test_a_choice_that_loses_more_than_the_bound_is_rare(truth: list[float], ref
     assert wrong / sweeps <= ALPHA + 0.01  # two standard errors of the simulation
     if truth == HARDEST and reference == 0:
         assert wrong_alone / sweeps > 2 * ALPHA  # what the walk guards against
+
+
+@pytest.mark.parametrize("worse", [0.0101, 0.0301])
+def test_the_smallest_bound_that_a_choice_keeps_is_seldom_too_small(worse: float) -> None:
+    rng, truth = np.random.default_rng(2), np.array([0.97, 0.97] + [0.97 - worse, 0.969 - worse, 0.9] * 3)
+    sweeps, wrong, chosen = 1000, 0, 0
+    for _ in range(sweeps):
+        score = sweep(rng, truth, 600)
+        for bound in BOUNDS:
+            best = choose(score, SPEED, CURVES, bound, 0, level=ALPHA / len(BOUNDS)).best
+            if best is not None:
+                chosen, wrong = chosen + 1, wrong + (truth[0] - truth[best] > bound / 100)
+                break
+    assert wrong / sweeps <= ALPHA and chosen / sweeps > 0.5
 
 
 def test_what_is_good_is_found_and_the_fastest_of_it() -> None:

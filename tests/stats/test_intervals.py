@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, t as student, ttest_rel
 
-from parallelbench.report.recommend import upper_limit
 from parallelbench.stats.intervals import bounded, places, product
+from parallelbench.stats.loss import upper_limit
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "interval_coverage.py"))

@@ -45,6 +45,8 @@ AT_ONCE = [  # and the exit code
     ("list decoder", 0),
     ("list tasks", 0),
     ("list stopp", 2),
+    ("list stop format=yaml", 2),
+    ("run format=yaml", 2),
     ("show decoder credit", 0),
     ("show model tiny", 0),
     ("show suite default", 0),
@@ -73,6 +75,8 @@ AT_ONCE = [  # and the exit code
     ("analyze thery", 2),
     ("run decoder=thresold", 2),
     ("run -m decoder=credit,thresold", 2),
+    ("run -m experiment=threshold decoder=eb", 2),
+    ("run experiment=eb", 2),
     ("run decoder.rule.tua=0.3", 2),
     ("run --limt 3", 2),
     ("run --limit", 2),
@@ -305,8 +309,9 @@ def test_a_sweep_says_which_job_it_is_at_and_ends_in_one_table(cli, tmp_path: Pa
     assert code == 0, err
     second = r"job 2 of 2(, about \d+ \w+ left)?: tiny threshold tau=0.9 cache=dual\nruns/tiny-threshold-dual-tau0.9-"
     assert re.search(second, out)
-    summary = out.split("\n\n")[-1].splitlines()
-    assert summary[0].split()[:4] == ["run", "n", "score", "%"] and max(map(len, out.splitlines())) <= WIDTH
+    summary, (*_, command) = (part.splitlines() for part in out.split("\n\n")[-2:])
+    assert summary[0].split()[:4] == ["run", "n", "score", "%"]
+    assert max(len(line) for line in out.splitlines() if line != command) <= WIDTH
     assert [line.split("  ")[0] for line in summary[1:3]] == ["threshold tau=0.5", "threshold tau=0.9"]
     assert summary[-1] == "plots and a page: python -m parallelbench report runs"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # nothing of the sweeper's
@@ -464,3 +469,74 @@ def test_a_sweep_of_both_lengths_leaves_it_to_each_job_whether_they_fit() -> Non
     check_overrides(["gen_length=32,128", "block_length=32,64"])
     with pytest.raises(ValueError, match="gen_length=30 is not a multiple"):
         check_overrides(["gen_length=32,30"])
+
+
+def test_experiments_are_swept_each_over_its_grid_and_end_in_a_choice(cli, tmp_path: Path) -> None:
+    code, out, err = cli("run", "-m", "experiment=dilated,left", "suite.tasks=copy", "limit=2", "out_dir=runs")
+    assert code == 0, err
+    names = [f"dilated base={base}" for base in (2, 3, 6)] + [f"left k={k}" for k in (1, 2, 4, 8, 16)]
+    assert [line.split(": tiny ")[1] for line in out.splitlines() if line.startswith("job ")] == names
+    *_, sentence, last = out.split("\n\n")[-1].splitlines()
+    taken = re.match(r"Take (.*): [\d.]+ \[[\d., ]+\] tokens per forward", out[out.index("Take ") :].replace("\n", " "))
+    assert taken and taken[1] in names
+    command = shlex.split(last)
+    assert command[:4] == ["python", "-m", "parallelbench", "run"] and sentence
+    code, out, _ = cli(*command[3:], f"out_dir={next(tmp_path.glob('runs/*'))}", "hydra.mode=MULTIRUN")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (
+            ["-m", "experiment=threshold", "decoder=eb"],
+            "values for decoder=threshold, not for decoder=eb; give experime",
+        ),
+        (
+            ["-m", "experiment=eb,credit", "decoder=wino"],
+            "values for decoder=eb, not for decoder=wino; give experiment=",
+        ),
+        (["-m", "experiment=eb", "decoder=edit"], "decoder=edit; give values of its own knob without experiment=eb"),
+        (["-m", "experiment=[threshold,eb]"], "for the last; give experiment=threshold,eb to sweep each"),
+        (["experiment=eb"], "experiment=eb is a sweep over decoder.rule.gamma; add -m"),
+        (["-m", "experiment=threshold,eb", "decoder.rule.tau=0.9"], "unknown setting 'decoder.rule.tau'"),
+    ],
+)
+def test_a_grid_is_not_for_another_decoder_nor_left_out(cli, tmp_path: Path, words: list[str], refused: str) -> None:
+    code, out, err = cli("run", *words)
+    assert code == 2 and refused in err and not out and not list(tmp_path.iterdir())
+
+
+def test_choices_are_listed_and_shown_as_json(cli) -> None:
+    listed = json.loads(cli("list", "--format", "json")[1])
+    assert set(listed) == {*LISTED, "tasks", "settings"} and listed["settings"]["limit=50"] == "samples per task"
+    assert {f"decoder={name}" for name in options("decoder")} == set(listed["decoder"])
+    shown = json.loads(cli("show", "decoder", "eb", "format=json")[1])
+    assert (shown["kind"], shown["name"], shown["facts"]["deviations"]) == ("decoder", "eb", "none known")
+    assert {"key": "decoder.rule.gamma", "default": "0.1", "takes": "a number in [0, 1e6]"} in shown["settings"]
+    assert shown["grids"]["eb"] == [{"decoder.rule.gamma": "0.01,0.05,0.1,0.25,0.5,1.0,2.0"}]
+    task = json.loads(cli("show", "task", "copy", "format=json")[1])
+    assert task["scores"]["score"] == 1 and json.loads(task["target"]) == json.loads(task["prompt"].splitlines()[0])
+
+
+def test_runs_and_what_reads_them_print_one_object(cli, tmp_path: Path) -> None:
+    words = ["run", "-m", "decoder=left", "decoder.rule.k=1,2", "suite.tasks=copy", "limit=4", "out_dir=r"]
+    code, out, err = cli(*words, "--format", "json")
+    told = json.loads(out)
+    assert code == 0 and "job 2 of 2: tiny left k=2" in err and "left k=2" in told["take"][0]["sentence"]
+    infos = {
+        str(path.parent.relative_to(tmp_path)): json.loads(path.read_text()) for path in tmp_path.glob("r/*/run.json")
+    }
+    assert {run["folder"]: run["metrics"]["all"]["nfe"] for run in told["runs"]} == {
+        folder: info["metrics"]["all"]["nfe"] for folder, info in infos.items()
+    }
+    assert [run["name"] for run in told["runs"]] == ["left k=1", "left k=2"]
+    assert shlex.split(told["runs"][0]["command"])[:4] == ["python", "-m", "parallelbench", "run"]
+    code, out, _ = cli("report", "r", "out_dir=page", "format=json")
+    reported = json.loads(out)
+    assert code == 0 and (tmp_path / reported["page"]).exists() and len(reported["runs"]) == 2
+    code, out, _ = cli("recommend", "r", "max_loss=90", "format=json")
+    (group,) = json.loads(out)["groups"]
+    assert code == 0 and group["choices"]["all"]["reference"]["name"] in ("left k=1", "left k=2")
+    code, out, err = cli("run", "limit=4", "cache=block", "format=json", "out_dir=s")
+    assert code == 2 and json.loads(out) == {"runs": [], "take": []} and "cache=block" in err

@@ -1,6 +1,7 @@
 """Every yaml composes, is instantiated, and says in its first line what it is."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.stats import protocol
 from parallelbench.wiring.catalogue import CONF
 from parallelbench.wiring.overrides import leave_recipe_of_other_data
-from parallelbench.wiring.sweeper import GridsSweeper
+from parallelbench.wiring.sweeper import GridsSweeper, brought, jobs
 
 pytestmark = pytest.mark.core
 PACKAGED = ("experiment", "launcher", "recipe")  # settings of other groups
@@ -110,7 +111,7 @@ def test_every_point_of_every_experiment_instantiates(name: str) -> None:
     with initialize_config_dir(str(CONF), version_base=None):
         sweeper = compose("run", [f"experiment={name}"], return_hydra_config=True).hydra.sweeper
         points = []
-        for grid in sweeper.get("grids", [sweeper.get("params")]):
+        for grid in brought(sweeper):
             parsed = OverridesParser.create().parse_overrides([f"{key}={values}" for key, values in grid.items()])
             choices = [
                 [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
@@ -177,6 +178,20 @@ def test_the_published_grids_are_swept_one_after_the_other(given: list[str], job
     (found,) = sweeper.split_arguments(overrides, None)
     assert len(found) == len(set(map(tuple, found))) == jobs
     assert all(len({setting.split("=")[0] for setting in job}) == len(job) for job in found)
+
+
+def test_each_of_several_experiments_is_swept_over_its_own_grid() -> None:
+    with initialize_config_dir(str(CONF), version_base=None):
+
+        def brought_by(name: str) -> list:
+            return brought(compose("run", [f"experiment={name}"], return_hydra_config=True).hydra.sweeper)
+
+        words = ["experiment=threshold,published,fixed_margin,published_ar", "cache=none,dual"]
+        found = jobs(OverridesParser.create().parse_overrides(words), brought_by)
+    counts = Counter(next(word for word in job if word.startswith("experiment=")).split("=")[1] for job in found)
+    assert counts == {"threshold": 2 * 7, "published": 2 * 41, "fixed_margin": 2 * 5, "published_ar": 2}
+    assert len(set(map(tuple, found))) == len(found)
+    assert all(("decoder.confidence=margin" in job) for job in found if "experiment=fixed_margin" in job)
 
 
 def deviations_of(config: DictConfig) -> list[str]:
