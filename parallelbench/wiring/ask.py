@@ -103,7 +103,7 @@ def _check_words(words: Sequence[str]) -> None:
         if flag.startswith("-") and name not in (*FLAGS, *SHORT, *VALUED):
             raise ValueError(f"{flag} is no flag of run; `parallelbench run --help` shows them")
         if name == "--experimental-rerun":
-            raise ValueError(f"{name} would leave out all other words; run the command again of the run instead")
+            raise ValueError(f"{name} would leave out all other words; give the command of the run instead")
         if name in VALUED and (not given or given.startswith("-")):
             raise ValueError(f"{name} has no value; give one after it, or leave it out")
         if name in ("--package", "-p") and given.partition(".")[0] not in (*settings(), *LISTED, "hydra", "_global_"):

@@ -290,9 +290,11 @@ def verified(report: Report) -> Told | None:
     """Drafts that are checked before they count."""
     found = []
     for run in report.led:
-        plain = run["text_of"] and report.first("ar", model=run["model"])
-        row = plain and plain is not run and report.compare(plain, run)[ALL]
-        if row and row.better + row.worse == 0:
+        plain = report.first("ar", model=run["model"]) if run["text_of"] else None
+        if plain is None or plain is run:
+            continue
+        row = report.compare(plain, run)[ALL]
+        if row.better + row.worse == 0:
             found.append((row.nfe_ratio.value, run["name"], run, row))
     if not found:
         return None
