@@ -137,7 +137,8 @@ def _rank(row: Row) -> tuple[float, ...]:
 def _markdown(heading: str, rows: Sequence[Row]) -> list[str]:
     lines = []
     for rank, row in enumerate(rows, start=1):
-        cells = [row.values[name].text(".2f") if name in row.values else "" for name in NUMBERS]
+        without = {SPEED: "not reached" if row.runs else ""}
+        cells = [row.values[name].text(".2f") if name in row.values else without.get(name, "") for name in NUMBERS]
         counts = [str(row.runs or ""), str(row.samples or "")]
         lines.append([str(rank), row.model, row.decoder, *cells, *counts, row.device, row.commit])
     return [f"## {heading}", "", *table(HEADS, lines, 3), ""]
