@@ -144,6 +144,15 @@ def write_text(path: Path, text: str) -> str:
     return f"{text}\n{path}"
 
 
+def write_tables(out_dir: str, name: str, rows: Iterable[Sequence[object]], markdown: str) -> str:
+    """NAME.csv and NAME.md in a folder, if one is asked for. Returns the text, and the file's name."""
+    if not out_dir:
+        return markdown
+    folder = out_folder(out_dir)
+    write_csv(folder / f"{name}.csv", rows)
+    return write_text(folder / f"{name}.md", markdown)
+
+
 def inert(markdown: str) -> str:
     """Markdown that loads nothing and holds no HTML, whatever the names in it are: its pictures lie next to it."""
     return re.sub(

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import structs
 from scipy.stats import rankdata
 
-from parallelbench.records.files import out_folder, write_csv, write_text
+from parallelbench.records.files import write_tables
 from parallelbench.records.record import Run, find_runs
 from parallelbench.report.markdown import table
 from parallelbench.report.options import split_options, suite_run
@@ -72,8 +72,8 @@ class Comparison:
 
 
 def main(arguments: Sequence[str]) -> str:
-    """Writes compare.csv and compare.md, or, of two folders with several runs each, ranks.csv and ranks.md."""
-    paths, options = split_options(arguments, {"out_dir": "results/compare"})
+    """Compares two runs, or the ranks of two folders with several runs each; with out_dir in files too."""
+    paths, options = split_options(arguments, {"out_dir": ""})
     if len(paths) != 2:
         raise ValueError(f"{len(paths)} run directories given; name two, A and B")
     found = [find_runs([path]) for path in paths]
@@ -81,9 +81,7 @@ def main(arguments: Sequence[str]) -> str:
         return _ranks(paths, [[suite_run(folder) for folder in folders] for folders in found], options["out_dir"])
     a, b = (_one_run(path) for path in paths)
     rows = compare(pair([a, b]))
-    out_dir = out_folder(options["out_dir"])
-    write_csv(out_dir / "compare.csv", _lines(rows))
-    return write_text(out_dir / "compare.md", _markdown(a, b, rows))
+    return write_tables(options["out_dir"], "compare", _lines(rows), _markdown(a, b, rows))
 
 
 def compare(paired: Paired) -> dict[str, Comparison]:
@@ -140,10 +138,8 @@ def _ranks(paths: Sequence[Path], folders: Sequence[Sequence[Run]], out_dir: str
     lines += ["", *table(["decoder", "A %", "B %", "A TPF", "B TPF"], zip(names, *cells, strict=True))]
     score, tpf = ("none, all are alike" if tau is None else tau.text(".2f") for tau in taus)
     markdown = "\n".join([*lines, "", f"tau of scores: {score}; tau of TPF: {tpf}", "", RANKS, ""])
-    folder = out_folder(out_dir)
     heads = ("decoder", "score_a", "score_b", "tpf_a", "tpf_b")
-    write_csv(folder / "ranks.csv", [heads, *zip(names, *columns, strict=True)])
-    return write_text(folder / "ranks.md", markdown)
+    return write_tables(out_dir, "ranks", [heads, *zip(names, *columns, strict=True)], markdown)
 
 
 def _by_name(path: Path, runs: Sequence[Run]) -> dict[str, Run]:

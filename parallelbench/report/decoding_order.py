@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from tqdm import tqdm
 
-from parallelbench.records.files import out_folder, write_csv, write_text
+from parallelbench.records.files import write_tables
 from parallelbench.records.questions import numbered
 from parallelbench.records.record import Record, Run
 from parallelbench.report.markdown import table
@@ -26,25 +26,24 @@ LEGEND = (
 
 
 def main(arguments: Sequence[str]) -> str:
-    """Writes order.csv, by task, and order.md. Raises ValueError for runs without samples."""
-    paths, options = split_options(arguments, {"out_dir": "results/order"})
+    """The order of each run; by task in order.csv, if out_dir is given. Raises ValueError for runs without samples."""
+    paths, options = split_options(arguments, {"out_dir": ""})
     runs = suite_runs(paths)
     named = tqdm(list(zip(run_names(runs), runs, strict=True)), desc="order", unit="run", leave=False, disable=None)
     tables = {name: order_by_task(run) for name, run in named}
-    out_dir = out_folder(options["out_dir"])
     lines = [
         [run, task, name, v.value, v.ci_low, v.ci_high, v.n]
         for run, tasks in tables.items()
         for task, values in tasks.items()
         for name, v in values.items()
     ]
-    write_csv(out_dir / "order.csv", [["run", "task", "correlation", "value", "ci_low", "ci_high", "n"], *lines])
     rows = [
         [run, *(of[ALL][name].text(".2f") if name in of[ALL] else "" for name in NAMES)] for run, of in tables.items()
     ]
     heads = ["run", *(name.replace("_", ", ") for name in NAMES)]
     markdown = "\n".join(["# Decoding order", "", *table(heads, rows), "", LEGEND, ""])
-    return write_text(out_dir / "order.md", markdown)
+    head = ["run", "task", "correlation", "value", "ci_low", "ci_high", "n"]
+    return write_tables(options["out_dir"], "order", [head, *lines], markdown)
 
 
 def order_by_task(run: Run) -> dict[str, dict[str, Value]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from parallelbench.records.files import out_folder, write_csv, write_text
+from parallelbench.records.files import write_tables
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.markdown import table
 from parallelbench.report.options import with_tables
@@ -49,8 +49,8 @@ class Row:
 
 
 def main(arguments: Sequence[str]) -> str:
-    """Writes leaderboard.md and leaderboard.csv."""
-    paths, csvs, boards, options = with_tables(arguments, "results/leaderboard", "rank")
+    """The tables; also as leaderboard.md and leaderboard.csv, if out_dir is given."""
+    paths, csvs, boards, options = with_tables(arguments, "", "rank")
     found, skipped = readable_runs(paths) if paths else ([], [])
     runs, left_out = distinct(found)
     published, conflicts = _published(csvs, boards, options["generation"] or None)
@@ -72,13 +72,11 @@ def main(arguments: Sequence[str]) -> str:
         if not shown & set(map(id, rows)):
             tables[f"ParallelBench {generation}, published"] = rows
     tables = {heading: sorted(rows, key=_rank) for heading, rows in tables.items()}
-    out_dir = out_folder(options["out_dir"])
     text = [line for heading, rows in tables.items() for line in _markdown(heading, rows)]
     notes = [f"Left out: {reason}." for reason in (*skipped, *left_out, *conflicts)]
     notes += [f"{reason}." for reason in apart]
     markdown = "\n".join(["# Leaderboard", "", *text, NOTE, "", *notes, ""])
-    write_csv(out_dir / "leaderboard.csv", _lines(tables))
-    return write_text(out_dir / "leaderboard.md", markdown)
+    return write_tables(options["out_dir"], "leaderboard", _lines(tables), markdown)
 
 
 def _rows(runs: Sequence[Run], generation: str) -> list[Row]:
@@ -139,7 +137,8 @@ def _rank(row: Row) -> tuple[float, ...]:
 def _markdown(heading: str, rows: Sequence[Row]) -> list[str]:
     lines = []
     for rank, row in enumerate(rows, start=1):
-        cells = [row.values[name].text(".2f") if name in row.values else "" for name in NUMBERS]
+        without = {SPEED: "not reached" if row.runs else ""}
+        cells = [row.values[name].text(".2f") if name in row.values else without.get(name, "") for name in NUMBERS]
         counts = [str(row.runs or ""), str(row.samples or "")]
         lines.append([str(rank), row.model, row.decoder, *cells, *counts, row.device, row.commit])
     return [f"## {heading}", "", *table(HEADS, lines, 3), ""]

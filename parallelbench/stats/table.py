@@ -18,9 +18,13 @@ LEAST_FORWARD = 1e-7  # seconds of a forward, shared by a batch: below what a ma
 
 def run_table(run: Run, brief: bool = False) -> str:
     """One run: a row per task, `all`, and all in each wording where there are several, with the device and batch size
-    that the seconds belong to. brief: `all` alone."""
+    that the seconds belong to; without a strict score that is the score, and the latency of samples that share their
+    forwards. brief: `all` alone."""
     rows = aggregate(run.records)
     columns = METRICS | {name: metric for name, metric in OF_DRAFTS.items() if name in rows[ALL]}
+    silent = {"score_strict"} if all(row["score_strict"] == row["score"] for row in rows.values()) else set[str]()
+    silent |= {"latency_s"} if run.config["batch_size"] > 1 else set()  # the samples of a batch share their forwards
+    columns = {name: metric for name, metric in columns.items() if name not in silent}
     shown = {ALL: rows[ALL]} if brief else {_last(task, list(rows)): row for task, row in rows.items()}
     numbers = sorted({wording(record.task) for record in run.records})
     for number in numbers if len(numbers) > 1 and not brief else ():

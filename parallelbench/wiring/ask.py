@@ -108,9 +108,9 @@ def check_words(words: Sequence[str]) -> None:
         if flag.startswith("-") and name not in (*FLAGS, *SHORT, *VALUED):
             raise ValueError(f"{flag} is no flag of run; `parallelbench run --help` shows them")
         if name == "--experimental-rerun":
-            raise ValueError(f"{name} would leave out all other words; run the command of that run again instead")
+            raise ValueError(f"{name} would leave out all other words; give the command of the run instead")
         if name in VALUED and (not given or given.startswith("-")):
-            raise ValueError(f"{name} has no value; give it one, or leave it out")
+            raise ValueError(f"{name} has no value; give one after it, or leave it out")
         if name in ("--package", "-p") and given.partition(".")[0] not in (*settings(), *LISTED, "hydra", "_global_"):
             raise ValueError(f"{name} {given} is no part of the config of a run; give one, such as {name} decoder")
         if name in ("--cfg", "-c") and given not in SHOWS:

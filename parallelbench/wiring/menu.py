@@ -92,7 +92,7 @@ COMMANDS = {
         "report.leaderboard",
         "[DIR ...]",
         "runs of several machines and published tables, ranked",
-        TABLES | {"out_dir": "folder to write; results/leaderboard"},
+        TABLES | {"out_dir": "folder to write leaderboard.md and .csv into; none"},
     ),
     "demo": Command(
         "wiring.demo",
@@ -215,7 +215,7 @@ COMMANDS = {
         "RUN_A RUN_B",
         "B against A per task: score, p-value, ratios of NFE and TPF, paired bootstrap; of folders of runs: whether "
         "they rank decoders alike",
-        {"out_dir": "folder to write; results/compare"},
+        {"out_dir": "folder to write compare.md and .csv into; none"},
     ),
     "analyze oracle": Command(
         "report.best_knob",
@@ -228,7 +228,7 @@ COMMANDS = {
         "report.decoding_order",
         "RUN ...",
         "how far decoders go from left to right: Kendall's and Spearman's correlations",
-        {"out_dir": "folder to write; results/order"},
+        {"out_dir": "folder to write order.md and .csv into; none"},
     ),
 }
 TRAINS = tuple(name for name, command in COMMANDS.items() if command.module == TRAINING)

@@ -261,7 +261,7 @@ def _check_experiments(overrides: Sequence[Override], config_dir: Path | None, s
         try:
             composed = hydra.compose(RUN, [*searched(config_dir), f"experiment={name}"], return_hydra_config=True)
         except HydraException:
-            continue  # it is not there, which is said with the nearest that is
+            continue  # an unknown one, which is named with the nearest elsewhere
         config = composed.hydra
         own, grids = config.runtime.choices.decoder, brought(config.sweeper)
         known = flatten(OmegaConf.to_container(composed, resolve=False))

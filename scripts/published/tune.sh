@@ -12,7 +12,7 @@ words="model=tiny max_loss=1 limit=$limit batch_size=50"
 begin "$runs" "$report"
 begin "$grid" results/published/decoders
 mkdir -p "$report"
-python -m parallelbench tune $words out_dir="$runs" # decodes what is not there
+python -m parallelbench tune $words out_dir="$runs" # decodes what is missing
 told=$(python -m parallelbench tune $words out_dir="$runs")
 whole=$(python -m parallelbench recommend "$grid"/tiny-{fixed,threshold,entropy,eb,credit,contention,factor,prefix}-none-* \
   max_loss=1 reference="fixed k=1 confidence=prob" | sed -n '/^## all/,/^## /p' | grep '^- \(reference\|fastest\)')

@@ -25,7 +25,7 @@ def test_copies_are_one_row_and_conflicts_are_named(cli, tmp_path: Path) -> None
     sweep(cli)
     assert cli("run", "decoder=threshold", *SMALL, "out_dir=a/threshold")[0] == 0
     shutil.copytree("a", "b/from_another_machine")
-    code, _, _ = cli("leaderboard", "a", "b")
+    code, _, _ = cli("leaderboard", "a", "b", "out_dir=results/leaderboard")
     assert code == 0
     first = rows(tmp_path / "results/leaderboard/leaderboard.csv")
     assert sorted(row["decoder"] for row in first) == ["fixed", "threshold"]
@@ -50,6 +50,16 @@ def test_copies_are_one_row_and_conflicts_are_named(cli, tmp_path: Path) -> None
     assert samples.read_text().startswith(lines[0])  # nothing is touched
 
 
+def test_tables_are_written_only_where_asked(cli, tmp_path: Path) -> None:
+    sweep(cli)
+    before = sorted(tmp_path.rglob("*"))
+    a, b, *_ = sorted(map(str, Path("a").iterdir()))
+    for words in (["leaderboard", "a"], ["analyze", "compare", a, b], ["analyze", "order", "a"]):
+        code, out, err = cli(*words)
+        assert code == 0 and out, err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_unlike_runs_get_tables_of_their_own(cli, tmp_path: Path) -> None:
     sweep(cli)
     sweep(cli, "seed=1")
@@ -60,7 +70,7 @@ def test_unlike_runs_get_tables_of_their_own(cli, tmp_path: Path) -> None:
     shutil.copytree(info, "old")
     samples = (Path("old") / "samples.jsonl").read_text().replace('"task_version": "1"', '"task_version": "0"')
     (Path("old") / "samples.jsonl").write_text(samples)  # an older version of the same tasks
-    code, out, _ = cli("leaderboard", "a", "old")
+    code, out, _ = cli("leaderboard", "a", "old", "out_dir=results/leaderboard")
     tables = {row["table"] for row in rows(tmp_path / "results/leaderboard/leaderboard.csv")}
     assert code == 0 and len(tables) == 4 and out.count("\n## ") == 4
     assert sum("version 0" in table for table in tables) == 1 and sum("seed=1" in table for table in tables) == 1
@@ -72,7 +82,7 @@ def test_published_tables_stay_by_generation(cli, tmp_path: Path) -> None:
     board = {"confidence-threshold": {"80": 5.0, "75": 6.13, "70": 7.2}, "apd": {"80": 9, "75": 9.5, "70": 9.9}}
     Path("dream.json").write_text(json.dumps({"thresholds": [80, 75, 70], "results": board}))
     sweep(cli)
-    code, out, _ = cli("leaderboard", "a", "csv=v1.csv,v2.csv", "leaderboard=dream.json")
+    code, out, _ = cli("leaderboard", "a", "csv=v1.csv,v2.csv", "leaderboard=dream.json", "out_dir=results/leaderboard")
     assert code == 0
     table = rows(tmp_path / "results/leaderboard/leaderboard.csv")
     by_table = {name: [row for row in table if row["table"] == name] for name in {row["table"] for row in table}}

@@ -675,10 +675,21 @@ def test_every_metric_is_in_terminal_markdown_csv_page_and_sinks(few: tuple[list
     assert [name for name, *_ in data["metrics"]] == list(METRICS)
     for name, metric in METRICS.items():
         assert f" {metric.heading} |" in markdown and metric.about in markdown
-        assert metric.heading in run_table(runs[0]).splitlines()[0]
+        alone = replace(runs[0], config=runs[0].config | {"batch_size": 1})
+        assert metric.heading in run_table(alone).splitlines()[0]
         assert {name, f"{name}_low", f"{name}_high"} <= summary.keys()
         assert all(name in task for run in data["runs"] for task in run["tasks"].values())
         assert {name, f"{name} low", f"{name} high"} <= set(NUMBERS)
+
+
+def test_a_table_leaves_out_what_says_nothing() -> None:
+    run = make_run("eb", 0.5, "none", ["easy/plain"], 10, seed=1)
+    alike = [replace(r, scores=r.scores | {"score_strict": r.scores["score"]}) for r in run.records]
+    head = run_table(replace(run, records=alike)).splitlines()[0]
+    assert "strict %" not in head and "latency s" not in head and "tokens/s" in head
+    other = [replace(r, scores=r.scores | {"score": 1.0, "score_strict": 0.0}) for r in run.records]
+    head = run_table(replace(run, records=other, config=run.config | {"batch_size": 1})).splitlines()[0]
+    assert "strict %" in head and "latency s" in head
 
 
 def test_every_metric_is_a_column_of_the_page(opened: tuple[Page, list[Run], list[str]]) -> None:

@@ -104,7 +104,7 @@ def test_a_cache_is_told_with_what_it_saves(tmp_path: Path) -> None:
         ]
     publish(runs, tmp_path / "caches")
     page = SCRIPT["start_page"](tmp_path)
-    assert "The cache <code>dual</code> computes 25 % of the columns" in page
+    assert "<code>dual</code> is the most faithful: it computes 25 % of the columns" in page
     assert "costs 400 columns without a cache and 100 with it" in page
 
 
