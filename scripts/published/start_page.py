@@ -406,6 +406,7 @@ PAGES = {  # all of them, the ones to read first at the top, and what makes thos
     "verified": ("drafts that are checked, in forward passes", ""),
     "first-look": ("a fixed number of tokens, a threshold, CreditDecoding", ""),
     "learned": ("distillation and trained decoders", ""),
+    "tune": ("a race between 57 configurations, compared with the whole grid's choice", ""),
     "caches": ("what caches cost in quality; time and memory in its README", ""),
     "tiny": ("what the shipped model can do, one token per step", "bash scripts/published/evaluate_tiny.sh"),
     "autoregressive": ("a causal model of the same size and data", "bash scripts/published/compare_ar.sh"),

@@ -64,7 +64,7 @@ def read_by_people() -> list[Path]:
     )
     kinds = (".py", ".md", ".yaml", ".sh", ".js", ".css", ".html", ".txt")
     data = r"(dllm|decoders)/assets/|parallelbench/tasks/.*/data/|constraints"
-    left_out = rf"tests/|results/(LOG|notes)|results/published/.*report|{data}"
+    left_out = rf"tests/|results/(LOG|notes)|results/published/.*(report|watch)|{data}"
     return [ROOT / name for name in listed if name.endswith(kinds) and not re.match(left_out, name)]
 
 

@@ -85,7 +85,7 @@ def test_a_step_asks_for_few_operations() -> None:
         ("train recipe=tinny", "unknown recipe 'tinny'; did you mean 'tiny'? Choose among dparallel, "),
         (f"train recipe=tiny out_dir={__file__}", "test_scripts.py is a file; choose another out_dir"),
         (f"distill model=tiny_ar out_dir={__file__}", "test_scripts.py is a file; choose another out_dir"),
-        ("train model._target_=5", "model._target_=5 is no name of a class; give one"),
+        ("train model._target_=5", "model._target_=5 is not a name of a class; give one"),
         ("train fit.steps=many", "error: fit.steps='many'; give a whole number"),
         ("train recipe=tiny_ar", "error: objective=next_token trains an autoregressive LM, and init=null"),
         ("train fit.steps=[3", "fit.steps=[3 is not in Hydra's grammar"),
