@@ -11,7 +11,7 @@ Everything is done for all rows of a batch at once, with no loop over rows and n
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -28,14 +28,10 @@ MANY = 2**23  # elements of a temporary
 
 
 @dataclass(frozen=True)
-class Tables:
-    """U automata side by side, each padded to the largest of them: see `TokenAutomaton`. A pair that is padding begins
-    and ends in a state of its own, the last.
+class Lines:
+    """Automata, one a line, each padded to the largest of them: see `TokenAutomaton`. A pair that is padding begins and
+    ends in a state of its own, the last. sets, classes: every class of every set, as pairs of numbers."""
 
-    sets, classes: every class of every set, as pairs of numbers.
-    """
-
-    class_of: Int[Tensor, "U V"]
     member: Float[Tensor, "U G C"]
     sets: Int[Tensor, "U F"]
     classes: Int[Tensor, "U F"]
@@ -44,9 +40,17 @@ class Tables:
     of_set: Int[Tensor, "U P"]
     least: Int[Tensor, "U S"]
 
+
+@dataclass(frozen=True)
+class Tables:
+    """The automata of a batch, and the class of each token by each of them."""
+
+    lines: Lines
+    class_of: Int[Tensor, "U V"]
+
     @classmethod
     def of(cls, automata: Sequence[TokenAutomaton], device: torch.device) -> "Tables":
-        """Raises ValueError where the automata are over different vocabularies."""
+        """Of automata over one vocabulary."""
         states = max(a.num_states for a in automata) + 1
         classes, pairs = max(a.member.shape[1] for a in automata), max(len(a.source) for a in automata)
         sets = max(a.member.shape[0] for a in automata) + 1
@@ -54,11 +58,10 @@ class Tables:
         edges = max(map(len, members))
 
         def each(rows: Sequence[Tensor], width: int, value: int) -> Tensor:
-            return torch.stack([pad(row, (0, width - row.shape[-1]), value=value) for row in rows]).to(device)
+            return torch.stack([pad(row, (0, width - len(row)), value=value) for row in rows]).to(device)
 
         member = [pad(a.member.double(), (0, classes - a.member.shape[1], 0, sets - len(a.member))) for a in automata]
-        return cls(
-            class_of=each([a.class_of for a in automata], len(automata[0].class_of), 0),
+        lines = Lines(
             member=torch.stack(member).to(device),
             sets=each([edge[:, 0] for edge in members], edges, sets - 1),
             classes=each([edge[:, 1] for edge in members], edges, 0),
@@ -67,18 +70,27 @@ class Tables:
             of_set=each([a.of_set for a in automata], pairs, sets - 1),
             least=each([a.least for a in automata], states, FAR),
         )
+        return cls(lines, torch.stack([a.class_of for a in automata]).to(device))
 
-    def at(self, which: Int[Tensor, " B"]) -> "Tables":
-        """Those of each row; `class_of` stays as it is."""
-        if len(self.least) == 1:
-            lines = {name: value.expand(len(which), *value.shape[1:]) for name, value in vars(self).items()}
-        else:
-            lines = {name: value[which] for name, value in vars(self).items() if name != "class_of"}
-        return Tables(**{**lines, "class_of": self.class_of})
+    @property
+    def vocab(self) -> int:
+        return self.class_of.shape[1]
 
-    def rows_of(self, which: Int[Tensor, " N"]) -> Int[Tensor, "N V"]:
+    def at(self, which: Int[Tensor, " B"]) -> Lines:
+        """A line for each row."""
+        if len(self.class_of) == 1:
+            return Lines(
+                **{name: value.expand(len(which), *value.shape[1:]) for name, value in vars(self.lines).items()}
+            )
+        return Lines(**{name: value[which] for name, value in vars(self.lines).items()})
+
+    def class_at(self, which: Int[Tensor, "B ..."], tokens: Int[Tensor, "B ..."]) -> Int[Tensor, "B ..."]:
+        """The class of tokens. What is no token of the automaton means nothing."""
+        return self.class_of[which, tokens.clamp(max=self.vocab - 1)]
+
+    def classes_at(self, which: Int[Tensor, " N"]) -> Int[Tensor, "N V"]:
         """The class of each token, by the automata of N positions."""
-        return self.class_of.expand(len(which), -1) if len(self.least) == 1 else self.class_of[which]
+        return self.class_of.expand(len(which), -1) if len(self.class_of) == 1 else self.class_of[which]
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ class Window:
 
     which: the automaton of each row. held: rows that have one; the others are free. entry: its state before the window.
     last: states in which it may be behind the window. tokens: ids in the window. free: columns to be filled; the others
-    are given. skip: columns that are no part of the answer.
+    are given. skip: columns that are no part of the answer. mixed: whether any row may be free.
     """
 
     tables: Tables
@@ -98,10 +110,15 @@ class Window:
     tokens: Int[Tensor, "B W"]
     free: Bool[Tensor, "B W"]
     skip: Bool[Tensor, "B W"]
+    mixed: bool = False
+    _last: "list[tuple[Logits, Weighed]]" = field(default_factory=list, init=False, compare=False, repr=False)
 
     def weigh(self, logits: Logits) -> "Weighed":
-        """The sums over what is accepted. logits: of the free columns, in windows of any width with B * W columns."""
-        return Weighed(self, logits.reshaped(len(self.entry)))
+        """The sums over what is accepted; of the same logits as the last time, the same. logits: of the free columns,
+        in windows of any width with B * W columns."""
+        if not self._last or self._last[0][0] is not logits:
+            self._last[:] = [(logits, Weighed(self, logits.reshaped(len(self.entry))))]
+        return self._last[0][1]
 
 
 @dataclass(frozen=True)
@@ -112,7 +129,7 @@ class Weighed:
     logits: Logits
 
     @cached_property
-    def _of_row(self) -> Tables:
+    def _of_row(self) -> Lines:
         return self.window.tables.at(self.window.which)
 
     @cached_property
@@ -122,10 +139,10 @@ class Weighed:
     @cached_property
     def _classes(self) -> tuple[Float[Tensor, "B W C"], Float[Tensor, "B W C"]]:
         """The largest logit of each class of tokens, and the log of their sum."""
-        tables, number = self.window.tables, self.window.tables.member.shape[2]
+        tables, number = self.window.tables, self.window.tables.lines.member.shape[2]
 
         def scores(values: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-            of_class = tables.rows_of(which)
+            of_class = tables.classes_at(which)
             most = values.new_full((len(values), number), float("-inf"))
             most = most.scatter_reduce_(1, of_class, values, "amax").clamp_(min=torch.finfo(values.dtype).min)
             below = torch.sub(values, most.gather(1, of_class)).exp_()
@@ -138,7 +155,7 @@ class Weighed:
     def _given(self) -> Float[Tensor, "B W G"]:
         """0 for sets with the class of a given token, -inf for others."""
         window = self.window
-        of_class = window.tables.class_of[self._which, window.tokens.clamp(max=window.tables.class_of.shape[1] - 1)]
+        of_class = window.tables.class_at(self._which, window.tokens)
         member = self._of_row.member
         rows = torch.arange(len(member), device=member.device)[:, None]
         return member.transpose(1, 2)[rows, of_class].log()
@@ -256,9 +273,9 @@ class Weighed:
 
         def raised(values: Tensor, bonus: Tensor, which: Tensor) -> Tensor:
             bonus = bonus.to(values)
-            if len(tables.least) == 1:
+            if len(tables.class_of) == 1:
                 return bonus.index_select(1, tables.class_of[0]).add_(values)
-            return bonus.gather(1, tables.rows_of(which)).add_(values)
+            return bonus.gather(1, tables.classes_at(which)).add_(values)
 
         return self.logits.each(raised, bonus, self._which)
 
@@ -277,7 +294,7 @@ class Weighed:
 
     def log_prob(self, tokens: Int[Tensor, "B W"]) -> Float[Tensor, "B W"]:
         """The log of the exact probability of tokens, each by itself, where they are `chained`."""
-        of_class = self.window.tables.class_of[self._which, tokens.clamp(max=self.window.tables.class_of.shape[1] - 1)]
+        of_class = self.window.tables.class_at(self._which, tokens)
         tilt = self.tilt.gather(2, of_class[..., None])[..., 0]
         return (self.logits.at(tokens[..., None])[..., 0].double() + tilt).clamp(max=0)
 
@@ -295,3 +312,6 @@ class _Later(Logits):
     @property
     def device(self) -> torch.device:
         return self._like.device
+
+    def reshaped(self, batch: int) -> Logits:
+        return _Later(self._like.reshaped(batch), lambda: super(_Later, self).reshaped(batch))

@@ -67,7 +67,7 @@ class Case:
             one,
             one == 0,
             one + self.automaton.start,
-            (tables.least <= self.left).expand(rows, -1),
+            (tables.lines.least <= self.left).expand(rows, -1),
             torch.from_numpy(self.given).expand(rows, -1),
             torch.from_numpy(self.free).expand(rows, -1),
             torch.zeros(rows, self.width, dtype=torch.bool),
@@ -143,7 +143,7 @@ def test_rows_of_different_automata_stand_side_by_side():
         torch.arange(6),
         torch.arange(6) != 2,
         torch.tensor([case.automaton.start for case in cases]),
-        tables.least <= torch.tensor([case.left for case in cases])[:, None],
+        tables.lines.least <= torch.tensor([case.left for case in cases])[:, None],
         torch.tensor(np.stack([case.given for case in cases])),
         torch.tensor(np.stack([case.free for case in cases])),
         torch.zeros(6, 4, dtype=torch.bool),
@@ -169,7 +169,7 @@ def test_unlikely_answers_keep_their_probabilities():
     logits = torch.tensor([-200.0, -201.0, 0.0, -500.0]).expand(1, 40, -1)
     zero = torch.zeros(1, dtype=torch.long)
     free = torch.ones(1, 40, dtype=torch.bool)
-    window = Window(tables, zero, zero == 0, zero, tables.least <= 0, zero[:, None].expand(1, 40), free, ~free)
+    window = Window(tables, zero, zero == 0, zero, tables.lines.least <= 0, zero[:, None].expand(1, 40), free, ~free)
     weighed = window.weigh(Logits(logits))
     assert (weighed.best() == 0).all()
     wanted = torch.tensor([-200.0, -201.0], dtype=torch.float64).softmax(0)[0]
