@@ -8,6 +8,8 @@ from typing import cast
 from tqdm import tqdm
 
 from decoders.compose import Decoder, check_is_decoder
+from decoders.constraints.automaton import automata_of
+from decoders.constraints.patterns import Constraint
 from decoders.decode_job import DecodeJob
 from decoders.loop import denoise
 from decoders.noise import row_seeds
@@ -56,6 +58,7 @@ def generate(
     batch_size: Count = 16,
     seed: int = 0,
     progress: bool = False,
+    constraints: Constraint | Sequence[Constraint | None] | None = None,
 ) -> list[Generation]:
     """Decodes prompts, `batch_size` at a time, and returns one Generation each, in order.
 
@@ -70,13 +73,15 @@ def generate(
     batch_size: prompts per forward; when one ends, the next takes its place.
     seed: of the random numbers. A prompt that is given n times at a temperature above 0 gets n samples.
     progress: shows a progress bar.
+    constraints: what answers must look like, for all prompts or for each, as in `JsonSchema({"type": "array"})`.
 
         ['{"name": "', 4, '", "age": ', 2, "}"]    4 and 2 tokens in a JSON skeleton
         [16, " The end."]                          16 tokens before a suffix
         '["[MASK]", "[MASK]"]'                     a token for each [MASK] (ParallelBench's output formats)
 
     Raises ValueError for what is no diffusion model, for an empty prompt, for lengths or a cache that do not fit, and
-    for a rule or a name in place of a decoder.
+    for a rule or a name in place of a decoder. So for a constraint that no answer can keep, and for a decoder or a stop
+    rule that cannot keep it.
     """
     check_is_denoiser(model, DenoisingLM)
     decoder = Decoder(Threshold()) if decoder is None else decoder
@@ -89,7 +94,7 @@ def generate(
     ):
         raise ValueError("one prompt was given; put it into a list of prompts")
     check(generate, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len)
-    check(generate, batch_size=batch_size, seed=seed, progress=progress)
+    check(generate, batch_size=batch_size, seed=seed, progress=progress, constraints=constraints)
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
     shapes = None if templates is None else [encode_template(model, template) for template in templates]
     wanted = responses(model.spec, len(ids), gen_len, shapes, block_len)
@@ -106,6 +111,7 @@ def generate(
         slots=batch_size,
         seed=seed,
         device=model.device,
+        constraints=None if constraints is None else automata_of(model, constraints, len(ids)),
     )
     rows: dict[int, DecodedRow] = {}
     with tqdm(total=len(ids), desc="decode", disable=not progress) as bar:

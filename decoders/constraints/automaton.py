@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decoders.constraints.patterns import Regular, outlines
+from decoders.constraints.patterns import Constraint, Regular, outlines
 from dllm.validation import shown
 
 FAR = 2**30  # tokens that no answer takes
@@ -284,11 +284,7 @@ def _byte_table(pattern: str) -> tuple[np.ndarray | None, np.ndarray]:
     return small, accepts
 
 
-@lru_cache(maxsize=64)
-def _anything() -> tuple[bytes, bytes]:
-    return _known(".*")
-
-
+@lru_cache(maxsize=256)
 def _known(pattern: str) -> tuple[bytes, bytes]:
     """The table of a pattern with its states numbered as a search from the first finds them."""
     table, accepting = _byte_table(pattern)
@@ -304,7 +300,40 @@ def _known(pattern: str) -> tuple[bytes, bytes]:
 
 def excludes_nothing(constraint: Regular) -> bool:
     """Whether every text matches, as it does `.*`. Such a constraint is none."""
-    return len(constraint.pattern) < 100 and _known(constraint.pattern) == _anything()
+    return len(constraint.pattern) < 100 and _known(constraint.pattern) == _known(".*")
+
+
+def automata_of(
+    model: Any, constraints: Constraint | Sequence[Constraint | None], number: int, folder: Path | None = None
+) -> list[TokenAutomaton | None]:
+    """The automaton of each of so many prompts: one constraint is that of all. None where it is free, or where every
+    text matches. Raises ValueError for a constraint that no tokens of the model match, and for a grammar."""
+    each = [constraints] * number if isinstance(constraints, Constraint) else list(constraints)
+    if len(each) != number:
+        raise ValueError(f"constraints has {len(each)} entries for {number} prompts; give one for each, None for none")
+    vocabulary = vocabulary_of(model) if any(each) else None
+    made = dict[Constraint, TokenAutomaton | None]()
+    for constraint in each:
+        if constraint is None or constraint in made:
+            continue
+        if not isinstance(constraint, Regular):
+            raise ValueError(
+                f"a {type(constraint).__name__} is kept by decoders that write from left to right alone; use "
+                "decoder=ar or decoder=prompt_lookup, or a regex or JSON schema"
+            )
+        made[constraint] = None
+        if not excludes_nothing(constraint):
+            assert vocabulary is not None
+            made[constraint] = found = automaton_of(constraint, vocabulary, folder)
+            if found is None:
+                what, table = f"{shown(constraint.pattern)}", _byte_table(constraint.pattern)[0]
+                if table is None or len(table) == 1:
+                    raise ValueError(f"the constraint {what} matches no text; write one that does")
+                raise ValueError(
+                    f"no tokens of model {model.name!r} spell what the constraint {what} matches; use other "
+                    "letters, or a model with a larger vocabulary"
+                )
+    return [None if constraint is None else made[constraint] for constraint in each]
 
 
 _made: dict[tuple[str, str], TokenAutomaton | None] = {}

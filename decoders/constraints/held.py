@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from decoders.constraints.automaton import TokenAutomaton
-from decoders.constraints.chain import Tables, Window
+from decoders.constraints.chain import Lines, Tables, Window
 from dllm.spec import ModelSpec
 
 
@@ -28,6 +28,15 @@ class Constraints:
     _among: list[TokenAutomaton] = field(default_factory=list, init=False)
     _forms: Bool[Tensor, "R L S"] | None = field(default=None, init=False)
     _mixed: bool = field(default=False, init=False)
+
+    @classmethod
+    def from_left(cls, automata: Sequence[TokenAutomaton | None], gen_lens: Sequence[int]) -> "Constraints":
+        """For answers that are written from left to right. Raises ValueError for a constraint that no answer of its
+        length can keep."""
+        for row, (automaton, gen_len) in enumerate(zip(automata, gen_lens, strict=True)):
+            if automaton is not None:
+                check_length(automaton, gen_len, f"the constraint of prompt {row}")
+        return cls(automata, {})
 
     @classmethod
     def of(
@@ -97,10 +106,49 @@ class Constraints:
             column = begin + offset
             token = canvas[each, column.clamp(max=canvas.shape[1] - 1)]
             of_class = self._tables.class_at(which, token)
-            leads = rows.member[each, :, of_class].gather(1, rows.of_set) > 0
-            target = torch.where(leads & (rows.source == entry[:, None]), rows.target, -1).amax(1)
+            target = self._step(rows, entry, of_class)
             entry = torch.where((column < end) & (target >= 0), target, entry)
         return entry
+
+    def allowed(
+        self,
+        entry: Int[Tensor, " R"],
+        request: Int[Tensor, " R"],
+        drafts: Int[Tensor, "R K"],
+        left: Int[Tensor, " R"],
+    ) -> Bool[Tensor, "R N V"]:
+        """The tokens that may stand in the place of the first draft, of the second, ... and behind the last one, N of
+        them: those with which an answer can still be completed. Behind a draft that may not stand there: all.
+
+        left: columns of the answer from the first draft on.
+        """
+        vocab = 0 if self._tables is None else self._tables.vocab
+        if self._tables is None:
+            return torch.ones((len(drafts), drafts.shape[1] + 1, 1), dtype=torch.bool, device=drafts.device)
+        at = self._at[request]
+        which, places = at.clamp(min=0), list[Tensor]()
+        rows, state = self._tables.at(which), torch.where(at >= 0, entry, -1)
+        for place in range(drafts.shape[1] + 1):
+            within = rows.least.gather(1, rows.target) <= (left - place - 1)[:, None]
+            open_sets = torch.zeros(rows.member.shape[:2], dtype=torch.bool, device=drafts.device)
+            open_sets = open_sets.scatter_reduce(1, rows.of_set, (rows.source == state[:, None]) & within, "amax")
+            classes = (open_sets.double()[:, None] @ rows.member)[:, 0] > 0
+            places.append(classes | (state < 0)[:, None])
+            if place < drafts.shape[1]:
+                of_class = self._tables.class_at(which, drafts[:, place])
+                state = torch.where(
+                    places[-1].gather(1, of_class[:, None])[:, 0], self._step(rows, state, of_class), -1
+                )
+        classes = torch.stack(places, 1)
+        index = self._tables.classes_at(which)[:, None].expand(-1, len(places), vocab)
+        return classes.gather(2, index)
+
+    @staticmethod
+    def _step(rows: Lines, state: Int[Tensor, " R"], of_class: Int[Tensor, " R"]) -> Int[Tensor, " R"]:
+        """Where a class leads from a state, -1 for nowhere."""
+        each = torch.arange(len(state), device=state.device)
+        leads = rows.member[each, :, of_class].gather(1, rows.of_set) > 0
+        return torch.where(leads & (rows.source == state[:, None]), rows.target, -1).amax(1)
 
     def window(
         self,
