@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from decoders.compose import Decoder, check_is_decoder
 from decoders.constraints.automaton import automata_of
+from decoders.constraints.held import from_left
 from decoders.constraints.patterns import Constraint
 from decoders.decode_job import DecodeJob
 from decoders.loop import denoise
@@ -130,18 +131,22 @@ def generate_verified(
     gen_len: Count = 32,
     batch_size: Count = 16,
     seed: int = 0,
+    constraints: Constraint | Sequence[Constraint | None] | None = None,
 ) -> list[Generation]:
     """Decodes up to `gen_len` tokens after each prompt with drafts that the model's causal mode verifies: greedy texts
     are those of one token per forward, sampled ones are distributed as its samples.
 
     For example `generate_verified(model, ["Hello"], how=Verified(MaskDrafts()))`. model: an autoregressive one, or a
     diffusion model whose settled columns are causal. Raises ValueError for a model without a causal mode, a drafter
-    that does not fit it, and an empty prompt.
+    that does not fit it, and an empty prompt. constraints: as in `generate`, and `Grammar` too.
     """
     check(generate_verified, prompts=prompts, how=how, gen_len=gen_len, batch_size=batch_size, seed=seed)
+    check(generate_verified, constraints=constraints)
     stream = CausalStream(model, drafts=how.drafter is not None)
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
-    turns = verify_queue(stream, how, ids, [gen_len] * len(ids), row_seeds(seed, ids), batch_size)
+    gen_lens = [gen_len] * len(ids)
+    held = None if constraints is None else from_left(model, constraints, gen_lens)
+    turns = verify_queue(stream, how, ids, gen_lens, row_seeds(seed, ids), batch_size, held)
     return list(describe(model, in_order(turns)))
 
 

@@ -28,7 +28,7 @@ from dllm.validation import shown
 
 FAR = 2**30  # tokens that no answer takes
 FORM = "1"  # of the files; changes with what they mean
-AT_ONCE = 2**24  # table entries of a walk
+AT_ONCE = 2**20  # table entries of a walk
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class TokenAutomaton:
                 values = rng.integers(0, 2**63, size=len(table), dtype=np.uint64)
                 values[-1] = 0
                 mixed += values[leads]
-                for state in np.unique(leads).tolist():
+                for state in np.flatnonzero(np.bincount(leads)).tolist():
                     if state != len(table) - 1 and state not in number:
                         number[state] = len(order)
                         order.append(state)
@@ -266,9 +266,11 @@ def _byte_table(pattern: str) -> tuple[np.ndarray | None, np.ndarray]:
         ended = table[ended, byte]
     accepting = np.isin(ended, [number[state] for state in index.get_final_states() if state in number])
     block = accepting.astype(np.int64)
+    rng = np.random.default_rng(0)  # of hashes: two of 64 bits are equal
+    factors = rng.integers(0, 2**63, size=257, dtype=np.uint64) | np.uint64(1)
     while True:  # states that go on alike are one
-        _, finer = np.unique(np.concatenate([block[:, None], block[table]], 1), axis=0, return_inverse=True)
-        finer = finer.ravel()
+        values = rng.integers(0, 2**63, size=len(table), dtype=np.uint64)[block]
+        _, finer = np.unique((values[table] * factors[:-1]).sum(1) + values * factors[-1], return_inverse=True)
         if finer.max() == block.max():
             break
         block = finer

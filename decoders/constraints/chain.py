@@ -25,6 +25,7 @@ from decoders.logits import Logits, inverse_cdf
 LOWEST = -600.0  # log-weight of a class beside the likeliest of its column, at least: exp of it is a float64 above 0
 TINY = 1e-300
 MANY = 2**23  # elements of a temporary
+LARGE = 512  # tokens of a class that is summed by itself
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,63 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Split:
+    """The tokens of one automaton by the size of their classes, without those that lead nowhere: a class of most of a
+    vocabulary is one pass over it, and the small ones are a pass over few tokens.
+
+    most: the class of more than half of all tokens, or -1. others: all tokens but those of that class. many: other
+    large classes and their tokens. few, class_of: the tokens of small classes, and the class of each.
+    """
+
+    most: int
+    others: Int[Tensor, " M"]
+    many: Sequence[tuple[int, Int[Tensor, " _N"]]]
+    few: Int[Tensor, " K"]
+    class_of: Int[Tensor, " K"]
+
+    @classmethod
+    def of(cls, automaton: TokenAutomaton, device: torch.device) -> "Split":
+        size = automaton.class_of.bincount(minlength=automaton.member.shape[1])
+        size[0] = 0
+        most = int(size.argmax()) if 2 * size.max() > len(automaton.class_of) else -1
+        large = [c for c in (size >= LARGE).nonzero()[:, 0].tolist() if c != most]
+        many = [(c, (automaton.class_of == c).nonzero()[:, 0].to(device)) for c in large]
+        few = (size[automaton.class_of] < LARGE) & (automaton.class_of > 0) & (automaton.class_of != most)
+        others = automaton.class_of != most
+        few, others = (which.nonzero()[:, 0] for which in (few, others))
+        return cls(most, others.to(device), many, few.to(device), automaton.class_of[few].to(device))
+
+    def scores(self, values: Float[Tensor, "N V"], classes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each of so many classes the largest logit, the log of the sum of all above it, and its token, `[N, C]`."""
+        lowest, infinite = torch.finfo(values.dtype).min, float("-inf")
+        most, above = (values.new_full((len(values), classes), fill) for fill in (lowest, infinite))
+        tokens = torch.zeros_like(most, dtype=torch.long)
+        part, index = values.index_select(1, self.few), self.class_of.expand(len(values), -1)
+        most.scatter_reduce_(1, index, part, "amax").clamp_(min=lowest)
+        best, last = most.gather(1, index), values.shape[1]
+        first = torch.where(part == best, self.few, last)
+        tokens = tokens.add_(last).scatter_reduce_(1, index, first, "amin").clamp_(max=last - 1)
+        sums = torch.zeros_like(most).scatter_add_(1, index, part.sub_(best).exp_())
+        above.copy_(sums.log_())
+        for number, of_class in [*([(self.most, None)] if self.most >= 0 else []), *self.many]:
+            if of_class is None:
+                part = values.clone().index_fill_(1, self.others, infinite)
+            else:
+                part = values.index_select(1, of_class)
+            top, at = part.max(1)
+            top.clamp_(min=lowest)
+            most[:, number], above[:, number] = top, part.sub_(top[:, None]).exp_().sum(1).log_()
+            tokens[:, number] = at if of_class is None else of_class[at]
+        return most, above, tokens
+
+
+@dataclass(frozen=True)
 class Tables:
-    """The automata of a batch, and the class of each token by each of them."""
+    """The automata of a batch, and the class of each token by each of them. split: of an automaton that is alone."""
 
     lines: Lines
     class_of: Int[Tensor, "U V"]
+    split: Split | None
 
     @classmethod
     def of(cls, automata: Sequence[TokenAutomaton], device: torch.device) -> "Tables":
@@ -70,7 +123,8 @@ class Tables:
             of_set=each([a.of_set for a in automata], pairs, sets - 1),
             least=each([a.least for a in automata], states, FAR),
         )
-        return cls(lines, torch.stack([a.class_of for a in automata]).to(device))
+        split = Split.of(automata[0], device) if len(automata) == 1 else None
+        return cls(lines, torch.stack([a.class_of for a in automata]).to(device), split)
 
     @property
     def vocab(self) -> int:
@@ -137,9 +191,13 @@ class Weighed:
         return self.window.which[:, None].expand(self.window.tokens.shape)
 
     @cached_property
-    def _classes(self) -> tuple[Float[Tensor, "B W C"], Float[Tensor, "B W C"]]:
-        """The largest logit of each class of tokens, and the log of their sum."""
+    def _classes(self) -> tuple[Float[Tensor, "B W C"], Float[Tensor, "B W C"], Int[Tensor, "B W C"] | None]:
+        """The largest logit of each class of tokens, the log of their sum, and with one automaton alone the likeliest
+        token."""
         tables, number = self.window.tables, self.window.tables.lines.member.shape[2]
+        if (split := tables.split) is not None:
+            most, above, tokens = self.logits.by_position(lambda values: split.scores(values, number))
+            return most.double(), most.double() + above, tokens
 
         def scores(values: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
             of_class = tables.classes_at(which)
@@ -149,7 +207,7 @@ class Weighed:
             return most.double(), values.new_zeros(most.shape).scatter_add_(1, of_class, below).log_()
 
         most, above = self.logits.by_position(scores, self._which)
-        return most, most + above
+        return most, most + above, None
 
     @cached_property
     def _given(self) -> Float[Tensor, "B W G"]:
@@ -163,7 +221,7 @@ class Weighed:
     @cached_property
     def _sets(self) -> tuple[Float[Tensor, "B W G"], Float[Tensor, "B W G"]]:
         """The largest logit of each set of classes, and the log of their sum."""
-        most, total = self._classes
+        most, total, _ = self._classes
         free = self.window.free[..., None]
         top = total.amax(-1, keepdim=True)
         weight = (total - top).clamp_(min=LOWEST).exp_() @ self._of_row.member.transpose(1, 2)
@@ -280,8 +338,15 @@ class Weighed:
         return self.logits.each(raised, bonus, self._which)
 
     def best(self) -> Int[Tensor, "B W"]:
-        """The likeliest accepted tokens; at columns that are not `chained` each one's likeliest."""
-        return self._allowed(self._walk(self._best[1], None)).top[1]
+        """The likeliest accepted tokens. Columns that are not `chained` keep theirs."""
+        sets, (most, _, tokens) = self._walk(self._best[1], None), self._classes
+        if tokens is None:
+            best = self._allowed(sets).top[1]
+        else:
+            rows = torch.arange(len(sets), device=sets.device)[:, None]
+            within = most.masked_fill(self._of_row.member[rows, sets] == 0, float("-inf"))
+            best = tokens.gather(2, within.argmax(2, keepdim=True))[..., 0]
+        return torch.where(self.chained, best, self.window.tokens)
 
     def sample(self, draw: Float[Tensor, "B W 2"]) -> Int[Tensor, "B W"]:
         """An exact sample of the accepted tokens. draw: two uniform numbers in (0, 1) a column."""

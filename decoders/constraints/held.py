@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from decoders.constraints.automaton import TokenAutomaton
+from decoders.constraints.automaton import TokenAutomaton, automata_of
 from decoders.constraints.chain import Lines, Tables, Window
+from decoders.constraints.patterns import Constraint
 from dllm.spec import ModelSpec
 
 
@@ -196,3 +198,12 @@ def check_length(automaton: TokenAutomaton, gen_len: int, what: str) -> None:
             f"the shortest answer that keeps {what} takes {automaton.least_tokens} tokens, and gen_length={gen_len}; "
             f"give gen_length={automaton.least_tokens} or more"
         )
+
+
+def from_left(
+    model: Any, constraints: Constraint | Sequence[Constraint | None], gen_lens: Sequence[int]
+) -> Constraints | None:
+    """The constraints of prompts whose answers are written from left to right; None where there are none. Raises
+    ValueError for those that cannot be kept."""
+    automata = automata_of(model, constraints, len(gen_lens))
+    return Constraints.from_left(automata, gen_lens) if any(automata) else None

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from decoders.constraints import chain
 from decoders.constraints.automaton import TokenAutomaton
 from decoders.constraints.chain import Tables, Weighed, Window
 from decoders.logits import Logits
@@ -131,6 +132,15 @@ def test_samples_are_distributed_as_accepted_strings(number):
     rng = np.random.default_rng(number)
     least = min(samples(Case(rng, 4, 4), seed) for seed in range(number))
     assert least > 1e-3 / number
+
+
+@pytest.mark.parametrize("large", [1, 2, 3])
+def test_large_classes_are_summed_as_small_ones_are(large, monkeypatch):
+    """Vocabularies so small have classes of a few tokens."""
+    monkeypatch.setattr(chain, "LARGE", large)
+    rng = np.random.default_rng(5)
+    for _ in range(25):
+        check(Case(rng))
 
 
 def test_rows_of_different_automata_stand_side_by_side():

@@ -62,6 +62,7 @@ REQUIRED = {  # what else than its knobs a class wants
         "block_length": None,
         "traces": 0,
         "template": None,
+        "constraint": None,
         "out_dir": None,
     },
     "Shapes": {"asks": "count"},
