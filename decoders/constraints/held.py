@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from decoders.constraints.automaton import TokenAutomaton, automata_of
+from decoders.constraints.automaton import TokenAutomaton, automata_of, vocabulary_of
 from decoders.constraints.chain import Lines, Tables, Window
-from decoders.constraints.patterns import Constraint
+from decoders.constraints.grammars import Grammars
+from decoders.constraints.patterns import Constraint, Grammar
 from dllm.spec import ModelSpec
 
 
@@ -202,8 +203,15 @@ def check_length(automaton: TokenAutomaton, gen_len: int, what: str) -> None:
 
 def from_left(
     model: Any, constraints: Constraint | Sequence[Constraint | None], gen_lens: Sequence[int]
-) -> Constraints | None:
+) -> Constraints | Grammars | None:
     """The constraints of prompts whose answers are written from left to right; None where there are none. Raises
-    ValueError for those that cannot be kept."""
-    automata = automata_of(model, constraints, len(gen_lens))
+    ValueError for those that cannot be kept, and for grammars beside others."""
+    number = len(gen_lens)
+    each = [constraints] * number if isinstance(constraints, Constraint) else list(constraints)
+    grammars = [constraint for constraint in each if isinstance(constraint, Grammar)]
+    if grammars and len(each) == number:
+        if any(constraint is not None and not isinstance(constraint, Grammar) for constraint in each):
+            raise ValueError("some constraints of this call are grammars and others are not; decode them in two calls")
+        return Grammars([one if isinstance(one, Grammar) else None for one in each], vocabulary_of(model))
+    automata = automata_of(model, each, number)
     return Constraints.from_left(automata, gen_lens) if any(automata) else None

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from decoders.constraints.grammars import Grammars
 from decoders.constraints.held import Constraints
 from decoders.logits import inverse_cdf
 from decoders.noise import Noise
@@ -48,7 +49,7 @@ def verify(
     prompts: Sequence[Sequence[int]],
     gen_lens: Sequence[int],
     seeds: Sequence[int],
-    constraints: Constraints | None = None,
+    constraints: Constraints | Grammars | None = None,
 ) -> list[DecodedRow]:
     """Decodes up to `gen_lens` tokens after each prompt (token ids), each row up to its first EOS.
 
@@ -66,7 +67,7 @@ def verify_queue(
     gen_lens: Sequence[int],
     seeds: Sequence[int],
     slots: int,
-    constraints: Constraints | None = None,
+    constraints: Constraints | Grammars | None = None,
 ) -> Iterator[Turn[DecodedRow]]:
     """`verify`, at most `slots` rows at once. A row that ends is handed out, and its slot takes the next prompt.
 
@@ -120,7 +121,7 @@ class _Rounds:
         slots: int,
         length: int,
         size: int,
-        constraints: Constraints | None = None,
+        constraints: Constraints | Grammars | None = None,
     ) -> None:
         self.stream, self.how, self.constraints = stream, how, constraints
         self.ahead = None if how.drafter is None else how.drafter.ahead
@@ -156,7 +157,7 @@ class _Rounds:
         else:
             self.stream.renew_kv(self.kv, into, prompt_len)
 
-    def hold_(self, entering: Mapping[int, int], constraints: Constraints) -> None:
+    def hold_(self, entering: Mapping[int, int], constraints: Constraints | Grammars) -> None:
         """Puts the automata of prompts that enter slots before their first token."""
         slots = torch.tensor(list(entering), device=self.entry.device)
         request = torch.tensor(list(entering.values()))
