@@ -39,12 +39,27 @@ class Logits:
         self._boost = None
         return self
 
+    @classmethod
+    def later(cls, shape: torch.Size, make: "Callable[[], Logits]") -> "Logits":
+        """Logits that are made when the first statistic of them is asked for."""
+        self = cls.__new__(cls)
+        self.shape, self._boost, self._make = shape, None, lambda: make()._pieces
+        return self
+
+    @property
+    def _pieces(self) -> "tuple[_Piece, ...]":
+        if self._make is not None:
+            self._pieces = self._make()
+        return self._made
+
+    @_pieces.setter
+    def _pieces(self, pieces: "tuple[_Piece, ...]") -> None:
+        self._made, self._make = pieces, None
+
     def reshaped(self, batch: int) -> "Logits":
         """The same in `batch` windows, of which each is several of these side by side, or a part of one."""
-        other = Logits.__new__(Logits)
-        other.shape = torch.Size((batch, self.shape[0] * self.shape[1] // batch, self.shape[2]))
-        other._pieces, other._boost = self._pieces, None
-        return other
+        shape = torch.Size((batch, self.shape[0] * self.shape[1] // batch, self.shape[2]))
+        return Logits.later(shape, lambda: self)
 
     def take(self, rows: Int[Tensor, " R"]) -> "Logits":
         """Those of some of the windows, each of them once."""

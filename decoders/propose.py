@@ -34,7 +34,7 @@ def propose_held(view: View, window: Window, logits: Logits, temperature: float,
     if temperature == 0:
         tokens = weighed.best().view(shape)
     else:
-        both = view.noise.uniform(shape[1], 2, stream="candidate").reshape(*window.tokens.shape, 2)
+        both = view.noise.uniform(shape[1], 2, stream="completion").reshape(*window.tokens.shape, 2)
         tempered = logits if temperature == 1 else logits.each(lambda values: values / temperature)
         tokens = (weighed if temperature == 1 else window.weigh(tempered)).sample(both).view(shape)
     if confidence in ("random", "left_to_right"):

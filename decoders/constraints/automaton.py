@@ -22,8 +22,10 @@ from jaxtyping import Bool, Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from decoders.constraints.patterns import Constraint, Regular, outlines
+from dllm.protocols import DenoisingLM
 from dllm.validation import shown
 
 FAR = 2**30  # tokens that no answer takes
@@ -365,15 +367,17 @@ def vocabulary_of(model: Any) -> Vocabulary:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(f"model {model.name!r} has no tokenizer, so no constraint can be put into its tokens")
-    spec = getattr(model, "spec", None)
-    eos_ids = tuple(model.eos_ids if spec is None else spec.eos_ids)
-    silent = {*tokenizer.all_special_ids, *eos_ids, *(() if spec is None else (spec.mask_id, spec.pad_id))}
+    if isinstance(model, DenoisingLM):
+        eos_ids, others = model.spec.eos_ids, (model.spec.mask_id, model.spec.pad_id)
+    else:
+        eos_ids, others = tuple(model.eos_ids), ()
+    silent = {*tokenizer.all_special_ids, *eos_ids, *others}
     return _vocabulary(tokenizer, model.vocab_size, eos_ids, frozenset(silent))
 
 
 @lru_cache(maxsize=8)
 def _vocabulary(tokenizer: Any, size: int, eos_ids: tuple[int, ...], silent: frozenset[int]) -> Vocabulary:
-    added = {number: token for number, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+    added = tokenizer.added_tokens_decoder
     silent = silent | {number for number, token in added.items() if token.special}
     decoder = _decoder_kinds(tokenizer)
     letters = _letters() if "ByteLevel" in decoder else {}
@@ -398,10 +402,9 @@ def _vocabulary(tokenizer: Any, size: int, eos_ids: tuple[int, ...], silent: fro
 
 def _decoder_kinds(tokenizer: Any) -> set[str]:
     """The kinds of a fast tokenizer's decoders."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(f"{type(tokenizer).__name__} does not say what its tokens spell; use a fast tokenizer")
-    decoder = json.loads(backend.to_str())["decoder"]
+    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]
     inner = [decoder, *(decoder or {}).get("decoders", [])]
     return {each["type"] for each in inner if each}
 

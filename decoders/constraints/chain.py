@@ -10,7 +10,7 @@ probability of every token at every column given that the string is accepted.
 Everything is done for all rows of a batch at once, with no loop over rows and no wait for the device.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -355,28 +355,10 @@ class Weighed:
     def marginals(self) -> "Logits":
         """The logits of each column given that the answer is accepted, normalised where they are `chained`. They take
         a pass over the vocabulary, which is made when somebody asks for one of them."""
-        return _Later(self.logits, lambda: self._plus(self.tilt))
+        return Logits.later(self.logits.shape, lambda: self._plus(self.tilt))
 
     def log_prob(self, tokens: Int[Tensor, "B W"]) -> Float[Tensor, "B W"]:
         """The log of the exact probability of tokens, each by itself, where they are `chained`."""
         of_class = self.window.tables.class_at(self._which, tokens)
         tilt = self.tilt.gather(2, of_class[..., None])[..., 0]
         return (self.logits.at(tokens[..., None])[..., 0].double() + tilt).clamp(max=0)
-
-
-class _Later(Logits):
-    """Logits that are made when the first statistic is asked for."""
-
-    def __init__(self, like: Logits, make: Callable[[], Logits]) -> None:
-        self.shape, self._boost, self._like, self._make = like.shape, None, like, make
-
-    @cached_property
-    def _pieces(self):
-        return self._make()._pieces
-
-    @property
-    def device(self) -> torch.device:
-        return self._like.device
-
-    def reshaped(self, batch: int) -> Logits:
-        return _Later(self._like.reshaped(batch), lambda: super(_Later, self).reshaped(batch))

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from decoders.constraints.automaton import Vocabulary
-from decoders.constraints.patterns import Grammar
+from decoders.constraints.patterns import ContextFree
 from dllm.validation import shown
 
 
@@ -24,7 +24,7 @@ class Grammars:
     known.
     """
 
-    grammars: Sequence[Grammar | None]
+    grammars: Sequence[ContextFree | None]
     vocabulary: Vocabulary
     _tokenizer: Any = field(init=False, repr=False)
     _matchers: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
@@ -37,9 +37,9 @@ class Grammars:
 
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(self.vocabulary)))
         for grammar in dict.fromkeys(grammar for grammar in self.grammars if grammar is not None):
-            if error := LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar.grammar), self._tokenizer):
+            if error := LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar.lark), self._tokenizer):
                 said = " ".join(error.split())[:200]
-                raise ValueError(f"grammar={shown(grammar.grammar)} of Grammar: {said}; mend it")
+                raise ValueError(f"grammar={shown(grammar.lark)} of Grammar: {said}; mend it")
 
     def begin(self) -> Int[Tensor, " N"]:
         return torch.zeros(len(self.grammars), dtype=torch.long)
@@ -51,7 +51,7 @@ class Grammars:
         for prompt in prompts:
             grammar = self.grammars[prompt]
             if grammar is not None and prompt not in self._matchers:
-                lark = LLMatcher.grammar_from_lark(grammar.grammar)
+                lark = LLMatcher.grammar_from_lark(grammar.lark)
                 self._matchers[prompt] = LLMatcher(self._tokenizer, lark, log_level=0)
         self._matchers = {prompt: matcher for prompt, matcher in self._matchers.items() if prompt in prompts}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from decoders.constraints.automaton import TokenAutomaton, automata_of, vocabulary_of
 from decoders.constraints.chain import Lines, Tables, Window
 from decoders.constraints.grammars import Grammars
-from decoders.constraints.patterns import Constraint, Grammar
+from decoders.constraints.patterns import Constraint, ContextFree
 from dllm.spec import ModelSpec
 
 
@@ -208,10 +208,10 @@ def from_left(
     ValueError for those that cannot be kept, and for grammars beside others."""
     number = len(gen_lens)
     each = [constraints] * number if isinstance(constraints, Constraint) else list(constraints)
-    grammars = [constraint for constraint in each if isinstance(constraint, Grammar)]
+    grammars = [constraint for constraint in each if isinstance(constraint, ContextFree)]
     if grammars and len(each) == number:
-        if any(constraint is not None and not isinstance(constraint, Grammar) for constraint in each):
+        if any(constraint is not None and not isinstance(constraint, ContextFree) for constraint in each):
             raise ValueError("some constraints of this call are grammars and others are not; decode them in two calls")
-        return Grammars([one if isinstance(one, Grammar) else None for one in each], vocabulary_of(model))
+        return Grammars([one if isinstance(one, ContextFree) else None for one in each], vocabulary_of(model))
     automata = automata_of(model, each, number)
     return Constraints.from_left(automata, gen_lens) if any(automata) else None

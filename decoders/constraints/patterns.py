@@ -27,6 +27,11 @@ SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$#&~\-]")
 class Constraint(Checked, ABC):
     """What every answer matches as a whole, before its EOS."""
 
+    @property
+    @abstractmethod
+    def given(self) -> Mapping[str, Any]:
+        """The mapping that `constraint_of` makes it of, of JSON values."""
+
 
 class Regular(Constraint):
     """A constraint that an automaton can check, so that every decoder can keep it."""
@@ -37,12 +42,25 @@ class Regular(Constraint):
         """A regex in Rust's syntax. A dot matches newlines too."""
 
 
+class ContextFree(Constraint):
+    """A constraint that no automaton can check, for decoders that write from left to right."""
+
+    @property
+    @abstractmethod
+    def lark(self) -> str:
+        """A grammar in Lark's syntax."""
+
+
 @dataclass(frozen=True)
 class Regex(Regular):
     """A regex in Rust's syntax, which has no look-around and no back-references. It describes the whole answer, and a
     dot matches every character. Raises ValueError for a pattern that is no regex."""
 
     regex: str
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return {"regex": self.regex}
 
     @property
     def pattern(self) -> str:
@@ -60,6 +78,10 @@ class Choice(Regular):
         object.__setattr__(self, "choice", tuple(self.choice))
         if not self.choice or not all(self.choice):
             raise ValueError(f"choice={list(self.choice)} of Choice; give at least one text, and none that is empty")
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return {"choice": list(self.choice)}
 
     @property
     def pattern(self) -> str:
@@ -96,6 +118,10 @@ class JsonSchema(Regular):
         object.__setattr__(self, "schema", json.dumps(schema))
 
     @property
+    def given(self) -> Mapping[str, Any]:
+        return {"json_schema": self.schema}
+
+    @property
     def pattern(self) -> str:
         try:
             return outlines().json_schema.build_regex_from_schema(self.schema, self.whitespace)
@@ -105,11 +131,19 @@ class JsonSchema(Regular):
 
 
 @dataclass(frozen=True)
-class Grammar(Constraint):
+class Grammar(ContextFree):
     """A context-free grammar in Lark's syntax, whose first rule is `start`. For decoders that write from left to right
     (decoder=ar, prompt_lookup): no automaton has its language. An answer that its length cuts may be incomplete."""
 
     grammar: str
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return {"grammar": self.grammar}
+
+    @property
+    def lark(self) -> str:
+        return self.grammar
 
 
 def constraint_of(given: Mapping[str, Any], where: str = "constraint") -> Constraint:

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 import decoders
 import dllm
 import parallelbench
-from decoders.constraints.patterns import KEYS, Constraint, Grammar, JsonSchema, constraint_of
+from decoders.constraints.patterns import KEYS, Constraint, constraint_of
 from dllm.validation import at_home, shown
 from parallelbench.records.files import os_sentence
 from parallelbench.report.options import Untrusted
@@ -50,13 +50,7 @@ def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
     unset = [key for key in ("template", "constraint") if resolved.get(key) is None]
     stated = {key: value for key, value in resolved.items() if key not in ("sink", "traces", *unset)}
     constraint = constraint_given(stated.get("constraint"))
-    if isinstance(constraint, JsonSchema | Grammar):
-        stated["constraint"] = (
-            {"json_schema": constraint.schema}
-            if isinstance(constraint, JsonSchema)
-            else {"grammar": constraint.grammar}
-        )
-    return stated
+    return stated if constraint in (None, "task") else {**stated, "constraint": dict(constraint.given)}
 
 
 def constraint_given(value: Any) -> Constraint | Literal["task"] | None:
