@@ -115,7 +115,9 @@ class Structured(Drawn):
         keys = [f'"{key}"' for key in (answer[0] if isinstance(answer, list) else answer)]
         form = FORMS[self.asks].format(keys=f"{', '.join(keys[:-1])} and {keys[-1]}")
         prompt, *wordings = (wording.format(text=text, form=form) for wording in WORDINGS)
-        return Draw(prompt, {"schema": schema}, json.dumps(answer), wordings)
+        return Draw(
+            prompt, {"schema": schema}, json.dumps(answer), wordings, constraint={"json_schema": SCHEMAS[schema]}
+        )
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` wants the right JSON, whatever text stands around it, `score_strict` nothing else. `parses`: the

@@ -27,6 +27,7 @@ def test_targets_are_right_and_samples_are_seeded(name: str) -> None:
     task = TASKS[name]
     samples = task.samples(60, seed=3)
     assert all(task.score(sample, sample.target) == ALL_RIGHT for sample in samples)
+    assert all(sample.constraint == {"json_schema": SCHEMAS[sample.data["schema"]]} for sample in samples)
     assert all(task.score(sample, sample.target[:-1])["parses"] == 0 for sample in samples)
     assert task.samples(7, seed=3) == samples[:7] and task.samples(7, seed=4) != samples[:7]
     assert all(is_held_out(sample.messages[0]["content"]) for sample in samples)
