@@ -21,6 +21,7 @@ UNDERSTOOD = frozenset(  # keywords of JSON schema that the regex of a schema ho
 SAID = frozenset(
     "$schema $id $comment $anchor title description default examples deprecated readOnly writeOnly".split()
 )
+PRIVATE = range(0xE000, 0xF900)  # characters without a meaning
 SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$#&~\-]")
 
 
@@ -94,13 +95,14 @@ class JsonSchema(Regular):
 
     schema: a mapping, or JSON text. Objects have the properties that it names and no others. `$ref` to itself is
         followed three levels deep.
-    whitespace: a regex of what may stand around punctuation. A blank by default, as models write.
+    whitespace: a regex of what may stand around punctuation. None: a blank behind commas and colons and no other, as
+        `json.dumps` writes, so that a decoder has nothing to choose there.
 
     Raises ValueError, with the keyword's name, for what a regex of the schema would ignore, such as `minimum`.
     """
 
     schema: Mapping[str, Any] | str
-    whitespace: str = "[ ]?"
+    whitespace: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,7 +126,11 @@ class JsonSchema(Regular):
     @property
     def pattern(self) -> str:
         try:
-            return outlines().json_schema.build_regex_from_schema(self.schema, self.whitespace)
+            build = outlines().json_schema.build_regex_from_schema
+            if self.whitespace is not None:
+                return build(self.schema, self.whitespace)
+            gap = next(mark for mark in map(chr, PRIVATE) if json.dumps(mark)[1:-1] not in str(self.schema))
+            return re.sub(f"{gap}([,:]){gap}?|([,:]){gap}", r"\1\2 ", build(self.schema, gap)).replace(gap, "")
         except ValueError as error:
             said = str(error).split("\n")[0].replace(" by Outlines", "").strip()
             raise ValueError(f"schema={shown(self.schema)} of JsonSchema: {said}; use what the docs list") from error

@@ -92,6 +92,22 @@ def test_a_schema_is_a_regex_of_its_json():
 
 
 @pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (SCHEMA, {"a": "xy", "b": [1, -20]}),
+        ({"type": "array"}, [1, [], {"a, :b": [2.5, None]}, {"c": "\ue000"}]),
+        ({"type": "object", "properties": {"\ue000 ,": {"enum": ["a,b: c", 1]}, "d": {}}}, {"\ue000 ,": "a,b: c"}),
+        ({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}, {"a": None, "b": None}),
+    ],
+)
+def test_a_schema_wants_the_layout_of_json_dumps_or_a_given_one(schema, value):
+    own, free = JsonSchema(schema).pattern, JsonSchema(schema, whitespace="[ ]?").pattern
+    texts = [json.dumps(value, ensure_ascii=False, separators=between) for between in ((", ", ": "), (",", ":"))]
+    assert re.fullmatch(own, texts[0]) and not re.fullmatch(own, texts[1])
+    assert all(re.fullmatch(free, text) for text in texts)
+
+
+@pytest.mark.parametrize(
     ("schema", "named"),
     [
         ({"type": "integer", "minimum": 3}, "schema.minimum"),
