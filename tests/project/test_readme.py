@@ -24,7 +24,10 @@ def test_the_library_example_runs() -> None:
 
 
 def test_the_two_commands_are_there() -> None:
-    assert "pip install -c constraints.txt -e '.[report,text]' && python -m parallelbench run decoder=credit" in README
+    assert (
+        "pip install -c constraints.txt -e '.[report,structured,text]' && python -m parallelbench run decoder=credit"
+        in README
+    )
     assert "pip install -c constraints.txt -e '.[dev]' && pytest" in README
 
 
