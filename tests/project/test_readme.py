@@ -21,6 +21,7 @@ def test_the_library_example_runs() -> None:
     done = forked.run("-c", block("dllm.load("))
     assert done.returncode == 0, done.stderr
     assert '["Eva Frost", "Ben Cole", "Ada Bach"]' in done.stdout
+    assert '["Eva Frost", "Ben Cole"]\n' in done.stdout
 
 
 def test_the_two_commands_are_there() -> None:

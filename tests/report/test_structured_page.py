@@ -39,8 +39,20 @@ def test_a_row_holds_both_halves(one: Any) -> None:
     assert cells == ["`threshold`", "25", "100", "20", "70", "+50.0", "1.00", "2.00", "42", "83"]
     (text,) = SCRIPT["paragraphs"]([one])
     assert (
-        text.startswith("**`threshold`.** On tiny, `json/*`: 25 [") and "100 [" in text and "+50.0 [" in text and "2.00" in text
+        text.startswith("**`threshold`.** On tiny, `json/*`: 25 [")
+        and "100 [" in text
+        and "+50.0 [" in text
+        and "2.00" in text
     )
+
+
+def test_the_summary_names_both_ends(one: Any) -> None:
+    other = SCRIPT["Pair"]("tiny", "eb", one.held, one.held)
+    lines = list(SCRIPT["summary"]([one, other]))
+    assert lines[0] == "- Of 40 answers 25 parse free and 40 held."
+    assert lines[1].index("`eb` on tiny +0.0") < lines[1].index("`threshold` on tiny +50.0")
+    assert lines[2].endswith("from 1.00 (`eb` on tiny) to 2.00 (`threshold` on tiny).")
+    assert "1.50 in the middle, from 1.00 to 2.00" in lines[3]
 
 
 def test_answers_that_parsed_anyway_are_counted_by_what_they_say(one: Any) -> None:
