@@ -95,7 +95,7 @@ class JsonSchema(Regular):
 
     schema: a mapping, or JSON text. Objects have the properties that it names and no others. `$ref` to itself is
         followed three levels deep.
-    whitespace: a regex of what may stand around punctuation. None: a blank behind commas and colons and no other, as
+    whitespace: a regex of what may stand around punctuation. None: a blank after commas and colons and no other, as
         `json.dumps` writes, so that a decoder has nothing to choose there.
 
     Raises ValueError, with the keyword's name, for what a regex of the schema would ignore, such as `minimum`.

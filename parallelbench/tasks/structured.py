@@ -99,7 +99,7 @@ SCHEMAS = {
 @dataclass(frozen=True)
 class Structured(Drawn):
     """A text whose facts are asked for as JSON: one person's (`record`), two or three people's (`records`), the
-    arguments of a function call (`call`), or who stands first and last in a waiting line of four (`line`, the
+    arguments of a function call (`call`), or who is first and last in a waiting line of four (`line`, the
     shortest)."""
 
     asks: Literal["record", "records", "call", "line"]
@@ -120,7 +120,7 @@ class Structured(Drawn):
         )
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """`score` wants the right JSON, whatever text stands around it, `score_strict` nothing else. `parses`: the
+        """`score` wants the right JSON, whatever text surrounds it, `score_strict` nothing else. `parses`: the
         whole answer is JSON of the sample's schema. `fields`: the share of right fields, of those asked for or of those
         given, whichever are more."""
         wanted, schema = _fields(_read(sample.target)), sample.data["schema"]
@@ -199,7 +199,7 @@ def _read(text: str) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key is repeated")
     return dict(pairs)
 
 

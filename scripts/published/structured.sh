@@ -2,7 +2,7 @@
 # Decoders with and without a constraint, on models that were not trained on JSON: results/published/structured.
 #   bash scripts/published/structured.sh [RUNS_DIR] [REPORT_DIR] [SAMPLES_PER_TASK]
 # Each decoder decodes every sample twice, free and held to the sample's own constraint, on one CPU core. bfloat16 is for
-# processors with instructions for it: DTYPE=float32 for others. Interrupted, the same command goes on.
+# processors with instructions for it: DTYPE=float32 for others. Interrupted, the same command resumes.
 set -euo pipefail
 . "$(dirname "$0")/records.sh"
 runs=${1:-results/runs/structured}

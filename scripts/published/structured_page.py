@@ -92,7 +92,7 @@ class Pair:
         return [share(run.records, parses) for run in (self.free, self.held)]
 
     def step_ms(self) -> list[float]:
-        """CPU milliseconds of a row in a forward and what the decoder does behind it."""
+        """CPU milliseconds of a row in a forward and in the decoder's part of the step."""
         return [1000 * sum(r.cpu_s or 0 for r in run.records) / sum(r.nfe for r in run.records) for run in self.runs]
 
     @property
@@ -105,7 +105,7 @@ def share(records: Sequence[Record], of: Numbers) -> Value:
 
 
 def pairs(folder: Path) -> list[Pair]:
-    """Raises ValueError for a run whose other half is not there."""
+    """Raises ValueError for a run whose other half is missing."""
     found = []
     for free in find_runs([folder / "free"]):
         place = free.relative_to(folder / "free")
@@ -230,7 +230,7 @@ trained on `json/*`. SmolLM2-135M-Instruct can write JSON, and `smollm2-draft` d
   did other work too, so they tell a large cost from a small one and no more.
 - In brackets: 95 % intervals. `runs.tar.xz` holds the runs, [report.md](report.md) has all of their numbers.
 
-## The short of it
+## In brief
 
 $summary
 
