@@ -1,4 +1,11 @@
 from .compose import Decoder as Decoder
+from .constraints.patterns import (
+    Choice as Choice,
+    Constraint as Constraint,
+    Grammar as Grammar,
+    JsonSchema as JsonSchema,
+    Regex as Regex,
+)
 from .credit import Credit as Credit
 from .decode_job import DecodeJob as DecodeJob
 from .filters import BanEos as BanEos, Cooling as Cooling, Temperature as Temperature, TopK as TopK, TopP as TopP

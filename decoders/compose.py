@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from decoders.logits import Logits
-from decoders.propose import propose
+from decoders.propose import propose, propose_held
 from decoders.types import (
     ANY,
     Candidates,
@@ -114,7 +114,11 @@ class Decoder(Checked):
         logits = self._tempered(view.logits)
         for transform in self.transforms:
             logits = transform(view, logits, next(parts))
+        if view.window is not None and logits is not view.logits:
+            logits = _reached(logits, view.logits)
         candidates = self._propose(view, logits)
+        if view.window is not None:
+            view, logits = _given_accepted(view, logits)
         for rescore in self.rescore:
             candidates = rescore(view, candidates, next(parts))
         of_rule = next(parts)
@@ -144,7 +148,10 @@ class Decoder(Checked):
 
     def _propose(self, view: View, logits: Logits) -> Candidates:
         assert self.confidence is not None, "it was filled in"
-        return propose(view, logits, 1.0 if self._tempers else self.temperature, self.confidence)
+        temperature = 1.0 if self._tempers else self.temperature
+        if view.window is None:
+            return propose(view, logits, temperature, self.confidence)
+        return propose_held(view, view.window, logits, temperature, self.confidence)
 
     @property
     def _tempers(self) -> bool:
@@ -205,6 +212,26 @@ class Decoder(Checked):
     def _parts(self) -> list[Part]:
         optional = [part for part in (self.revise, self.soft) if part is not None]
         return [*self.transforms, *self.rescore, self.rule, *optional]
+
+
+OUT_OF_REACH = 300.0  # nats below its logit, of a token that a filter left out
+
+
+def _reached(logits: Logits, before: Logits) -> Logits:
+    """What transforms gave, where tokens that they left out are very improbable: a constraint may leave no other."""
+
+    def kept(values: Tensor, before: Tensor) -> Tensor:
+        return torch.where(values == float("-inf"), before - OUT_OF_REACH, values)
+
+    return logits.each(kept, before.values)
+
+
+def _given_accepted(view: View, logits: Logits) -> tuple[View, Logits]:
+    """A view whose logits are exact given that the answers are accepted, and so those that transforms gave."""
+    assert view.window is not None
+    exact = view.window.weigh(logits).marginals().reshaped(len(view.tokens))
+    plain = exact if logits is view.logits else view.window.weigh(view.logits).marginals().reshaped(len(view.tokens))
+    return replace(view, logits=plain), exact
 
 
 def check_is_decoder(decoder: object) -> None:

@@ -8,6 +8,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 import torch
 
 from decoders.compose import Decoder, check_is_decoder
+from decoders.constraints.automaton import TokenAutomaton
+from decoders.constraints.held import Constraints
 from decoders.noise import row_seeds
 from decoders.spread import NO_CACHE, ONE_WINDOW, Spread
 from decoders.state import DecodeState
@@ -43,6 +45,8 @@ class DecodeJob:
     reference: responses that the view shows next to each step. Where the decoder needs them and None is given, they are
         decoded first with one token per forward, which costs no NFE.
     device: where the canvas is.
+    constraints: the automaton that each row's answer has to be accepted by, None where it is free. A row that is given
+        up may be left without an answer.
 
     Raises ValueError for a value that no model could be asked for, and for a rule or a name in place of a decoder.
     """
@@ -63,6 +67,7 @@ class DecodeJob:
     on_step: OnStep | None = None
     reference: Sequence[Sequence[Number]] | None = None
     device: torch.device | str = "cpu"
+    constraints: Sequence[TokenAutomaton | None] | None = None
 
     def __post_init__(self) -> None:
         check_is_decoder(self.decoder)
@@ -75,10 +80,10 @@ class DecodeJob:
         for row, prompt in enumerate(self.prompts):
             if not len(prompt):
                 raise ValueError(f"prompt {row} is empty; a canvas needs at least one prompt token")
-        for name in ("draws", "reference"):
+        for name in ("draws", "reference", "constraints"):
             numbers = vars(self)[name]
             if numbers is not None and len(numbers) != len(self.prompts):
-                what = "numbers" if name == "draws" else "rows"
+                what = {"draws": "numbers", "reference": "rows"}.get(name, "automata")
                 raise ValueError(f"{name} has {len(numbers)} {what} for {len(self.prompts)} prompts; give one for each")
 
     def begin(self, model: Denoiser) -> tuple[DecodeState, list[list[int]]]:
@@ -94,10 +99,28 @@ class DecodeJob:
             len(row) <= len(response) for row, response in zip(self.reference, wanted, strict=True)
         ):
             raise ValueError("a row of reference is longer than its response; cut it to gen_len")
+        constraints = self._constraints(model, wanted)
         most, seeds = self.max_steps, row_seeds(self.seed, self.prompts, self.draws)
         budgets = [most or self.decoder.max_steps(len(response), self.block_len) for response in wanted]
         cpu = torch.device("cpu")
-        return DecodeState.begin(model.spec, self.prompts, wanted, self.block_len, seeds, budgets, cpu), wanted
+        state = DecodeState.begin(model.spec, self.prompts, wanted, self.block_len, seeds, budgets, cpu)
+        if constraints is not None:
+            state.constraints, state.entry = constraints, constraints.begin()
+        return state, wanted
+
+    def _constraints(self, model: Denoiser, wanted: Sequence[Sequence[int]]) -> Constraints | None:
+        """Raises ValueError for constraints that these parts, or these responses, cannot keep."""
+        given = [automaton for automaton in self.constraints or () if automaton is not None]
+        if not given or self.constraints is None:
+            return None
+        check_can_hold(self.decoder, self.stop)
+        sizes = {len(automaton.class_of) for automaton in given}
+        if isinstance(model, LanguageModel) and sizes != {model.vocab_size}:
+            raise ValueError(
+                f"constraints are over {sizes} tokens and model {model.name!r} has {model.vocab_size}; make them with "
+                "its vocabulary"
+            )
+        return Constraints.of(self.constraints, wanted, model.spec)
 
 
 def takes(
@@ -118,6 +141,20 @@ def takes(
         return named(call)
 
     return decorate
+
+
+def check_can_hold(decoder: Decoder, stop: StopRule) -> None:
+    """Raises ValueError for a decoder or a stop rule with which no constraint can be kept."""
+    if decoder.revise is not None and decoder.revise.rewrites:
+        raise ValueError(
+            f"{type(decoder.revise).__name__} writes over tokens one by one, so an answer may break its constraint; "
+            "use a decoder without it, such as decoder=threshold, or leave the constraint out"
+        )
+    if stop.looks is not None:
+        raise ValueError(
+            f"{type(stop).__name__} cuts an answer at an EOS that is only expected, which may break its constraint; "
+            "use stop=strict_eos, block_eos, eotp_committed or never, or leave the constraint out"
+        )
 
 
 def check_parts(model: Denoiser, decoder: Decoder, cache: CacheStrategy) -> None:

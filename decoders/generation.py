@@ -8,6 +8,9 @@ from typing import cast
 from tqdm import tqdm
 
 from decoders.compose import Decoder, check_is_decoder
+from decoders.constraints.automaton import automata_of
+from decoders.constraints.held import from_left
+from decoders.constraints.patterns import Constraint
 from decoders.decode_job import DecodeJob
 from decoders.loop import denoise
 from decoders.noise import row_seeds
@@ -56,6 +59,7 @@ def generate(
     batch_size: Count = 16,
     seed: int = 0,
     progress: bool = False,
+    constraints: Constraint | Sequence[Constraint | None] | None = None,
 ) -> list[Generation]:
     """Decodes prompts, `batch_size` at a time, and returns one Generation each, in order.
 
@@ -71,13 +75,15 @@ def generate(
     batch_size: prompts per forward; when one ends, the next takes its place.
     seed: of the random numbers. A prompt that is given n times at a temperature above 0 gets n samples.
     progress: shows a progress bar.
+    constraints: what answers must look like, for all prompts or for each, as in `JsonSchema({"type": "array"})`.
 
         ['{"name": "', 4, '", "age": ', 2, "}"]    4 and 2 tokens in a JSON skeleton
         [16, " The end."]                          16 tokens before a suffix
         '["[MASK]", "[MASK]"]'                     a token for each [MASK] (ParallelBench's output formats)
 
     Raises ValueError for what is no diffusion model, for an empty prompt, for lengths or a cache that do not fit, and
-    for a rule or a name in place of a decoder.
+    for a rule or a name in place of a decoder. So for a constraint that no answer can keep, and for a decoder or a stop
+    rule that cannot keep it.
     """
     check_is_denoiser(model, DenoisingLM)
     decoder = Decoder(Threshold()) if decoder is None else decoder
@@ -90,7 +96,7 @@ def generate(
     ):
         raise ValueError("one prompt was given; put it into a list of prompts")
     check(generate, prompts=prompts, gen_len=gen_len, templates=templates, block_len=block_len)
-    check(generate, batch_size=batch_size, seed=seed, progress=progress)
+    check(generate, batch_size=batch_size, seed=seed, progress=progress, constraints=constraints)
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
     for prompt in [prompt for prompt in prompts if isinstance(prompt, str)][:1]:
         check_is_chat(model, prompt)
@@ -109,6 +115,7 @@ def generate(
         slots=batch_size,
         seed=seed,
         device=model.device,
+        constraints=None if constraints is None else automata_of(model, constraints, len(ids)),
     )
     rows: dict[int, DecodedRow] = {}
     with tqdm(total=len(ids), desc="decode", disable=not progress) as bar:
@@ -127,18 +134,22 @@ def generate_verified(
     gen_len: Count = 32,
     batch_size: Count = 16,
     seed: int = 0,
+    constraints: Constraint | Sequence[Constraint | None] | None = None,
 ) -> list[Generation]:
     """Decodes up to `gen_len` tokens after each prompt with drafts that the model's causal mode verifies: greedy texts
     are those of one token per forward, sampled ones are distributed as its samples.
 
     For example `generate_verified(model, ["Hello"], how=Verified(MaskDrafts()))`. model: an autoregressive one, or a
     diffusion model whose settled columns are causal. Raises ValueError for a model without a causal mode, a drafter
-    that does not fit it, and an empty prompt.
+    that does not fit it, and an empty prompt. constraints: as in `generate`, and `Grammar` too.
     """
     check(generate_verified, prompts=prompts, how=how, gen_len=gen_len, batch_size=batch_size, seed=seed)
+    check(generate_verified, constraints=constraints)
     stream = CausalStream(model, drafts=how.drafter is not None)
     ids = [encode(model, prompt, i) for i, prompt in enumerate(prompts)]
-    turns = verify_queue(stream, how, ids, [gen_len] * len(ids), row_seeds(seed, ids), batch_size)
+    gen_lens = [gen_len] * len(ids)
+    held = None if constraints is None else from_left(model, constraints, gen_lens)
+    turns = verify_queue(stream, how, ids, gen_lens, row_seeds(seed, ids), batch_size, held)
     return list(describe(model, in_order(turns)))
 
 

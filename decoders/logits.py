@@ -39,12 +39,27 @@ class Logits:
         self._boost = None
         return self
 
+    @classmethod
+    def later(cls, shape: torch.Size, make: "Callable[[], Logits]") -> "Logits":
+        """Logits that are made when the first statistic of them is asked for."""
+        self = cls.__new__(cls)
+        self.shape, self._boost, self._make = shape, None, lambda: make()._pieces
+        return self
+
+    @property
+    def _pieces(self) -> "tuple[_Piece, ...]":
+        if self._make is not None:
+            self._pieces = self._make()
+        return self._made
+
+    @_pieces.setter
+    def _pieces(self, pieces: "tuple[_Piece, ...]") -> None:
+        self._made, self._make = pieces, None
+
     def reshaped(self, batch: int) -> "Logits":
         """The same in `batch` windows, of which each is several of these side by side, or a part of one."""
-        other = Logits.__new__(Logits)
-        other.shape = torch.Size((batch, self.shape[0] * self.shape[1] // batch, self.shape[2]))
-        other._pieces, other._boost = self._pieces, None
-        return other
+        shape = torch.Size((batch, self.shape[0] * self.shape[1] // batch, self.shape[2]))
+        return Logits.later(shape, lambda: self)
 
     def take(self, rows: Int[Tensor, " R"]) -> "Logits":
         """Those of some of the windows, each of them once."""
@@ -89,7 +104,7 @@ class Logits:
         for piece in pieces:
             yield piece, [piece.values, *(t if piece.index is None else t[piece.index] for t in flat)]
 
-    def _by_position(
+    def by_position(
         self, function: Callable[..., tuple[Tensor, ...]], *tensors: Shaped[Tensor, "B W ..."], parts: int = 1
     ) -> list[Tensor]:
         """`function` of logits `[N, V]` and what `tensors` hold there, on all positions at once or, where they are
@@ -132,7 +147,7 @@ class Logits:
             others = prob.scatter_(-1, tokens, 0).sum(-1)
             return top / (top + others), tokens[:, 0], logit[:, 0]
 
-        prob, tokens, logit = self._by_position(best)
+        prob, tokens, logit = self.by_position(best)
         return prob, tokens, logit
 
     @cached_property
@@ -153,7 +168,7 @@ class Logits:
         """Logits of given tokens."""
         if self._boost is not None:
             return self._boost.at(tokens)
-        return self._by_position(lambda values, tokens: (values.gather(-1, tokens),), tokens)[0]
+        return self.by_position(lambda values, tokens: (values.gather(-1, tokens),), tokens)[0]
 
     def probs_at(self, tokens: Int[Tensor, "B W K"]) -> Float[Tensor, "B W K"]:
         """Probabilities of given tokens, float64."""
@@ -176,7 +191,7 @@ class Logits:
     @cached_property
     def two_best(self) -> Float[Tensor, "B W 2"]:
         """The two largest logits, the largest first."""
-        return self._by_position(lambda values: (values.topk(2, dim=-1).values,))[0]
+        return self.by_position(lambda values: (values.topk(2, dim=-1).values,))[0]
 
     @cached_property
     def entropy(self) -> Float[Tensor, "B W"]:
@@ -187,7 +202,7 @@ class Logits:
             entropy = -prob.log() - prob * below.exp().mul_(below).sum(-1)
             return (entropy.masked_fill_(prob == 0, 0),)
 
-        return self._by_position(entropies, self.top[0], self.top_prob())[0]
+        return self.by_position(entropies, self.top[0], self.top_prob())[0]
 
     def sample(self, draw: Float[Tensor, "B W"], temperature: float) -> Int[Tensor, "B W"]:
         """Tokens of the tempered distribution, by inverse CDF summed in float64.
@@ -199,7 +214,7 @@ class Logits:
         def choose(values: Tensor, best: Tensor, draw: Tensor) -> tuple[Tensor]:
             return (inverse_cdf((values - best[:, None]).div_(temperature).exp_(), draw),)
 
-        return self._by_position(choose, self.top[0], draw, parts=2)[0]  # float64 sums are as large as two logits
+        return self.by_position(choose, self.top[0], draw, parts=2)[0]  # float64 sums are as large as two logits
 
     def nucleus(self, p: float) -> Float[Tensor, "B W"]:
         """The least logit of the fewest likeliest tokens whose probabilities reach p."""
@@ -210,7 +225,7 @@ class Logits:
             before = prob.cumsum(-1).sub_(prob)
             return (ordered.masked_fill_(before >= p, float("inf")).amin(-1),)
 
-        return self._by_position(least, self.log_norm)[0]
+        return self.by_position(least, self.log_norm)[0]
 
     def top_p(self, p: float) -> "Logits":
         """The fewest likeliest tokens whose probabilities reach p, and those as likely as the last; others at -inf."""

@@ -67,6 +67,8 @@ def denoise(model: Denoiser, job: DecodeJob) -> Iterator[Turn[DecodedRow]]:
         work, memory, logits = job.spread.begin(decoder, stop, queue, state), None, None
         states, each = work.states, torch.arange(work.states, device=device)
         kv = model.new_kv(state.prompt_len.repeat_interleave(states), state.canvas.shape[1])
+        if queue.constraints is not None:
+            queue.constraints.admit_(held.tolist(), device)
         rows, progress = _next(work, state)
         while not progress.done.all():
             state.eos_ahead = None
@@ -81,6 +83,9 @@ def denoise(model: Denoiser, job: DecodeJob) -> Iterator[Turn[DecodedRow]]:
                 found = Forward(logits, None, [request.plan for request in requests if request.plan.only])
             entering = np.flatnonzero(((progress.step == 0) & ~progress.done)[::states]) * states
             count_(state, rows, states, entering.tolist(), kv)
+            if len(entering) and state.entry is not None:
+                state.settle_(progress, states)
+                rows.entry = state.entry.repeat_interleave(states, output_size=len(rows.done))
             view = work.view(state, rows, found)
             if memory is None:
                 batch, window, vocab = view.logits.shape
@@ -103,6 +108,8 @@ def denoise(model: Denoiser, job: DecodeJob) -> Iterator[Turn[DecodedRow]]:
                 held[free], entered, into = coming, enter(coming), slots[free.tolist()]
                 state.put_(into, entered)
                 work.enter_(into, entered)
+                if queue.constraints is not None:
+                    queue.constraints.admit_(held.tolist(), device)
                 into = (into[:, None] * states + each).flatten()
                 model.renew_kv(kv, into, entered.prompt_len.repeat_interleave(states))
                 rows, progress = _next(work, state)

@@ -22,6 +22,7 @@ _MULTIPLIERS = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B
 STREAMS = {
     "candidate": 1,
     "order": 2,
+    "completion": 3,
     "remdm fill": 11,
     "remdm mask": 12,
     "origin": 21,

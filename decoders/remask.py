@@ -87,6 +87,7 @@ class TokenEdit(Revise):
     past_eos: bool = True
     remask: bool = False
     edits: ClassVar[bool] = True
+    rewrites: ClassVar[bool] = True
 
     def init(self, shape: Shape) -> Memory:
         return {"post": shape.zeros(dtype=torch.long)}
@@ -154,6 +155,7 @@ class Renoise(Revise):
     """
 
     needs_noise: ClassVar[bool] = True
+    rewrites: ClassVar[bool] = True
     needs_one_block: ClassVar[bool] = True
     scale: ClassVar[tuple[Confidence, ...]] = ("entropy",)
     empty_steps: ClassVar[bool] = True

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from decoders.constraints.chain import Window
+from decoders.constraints.held import Constraints
 from decoders.logits import Logits
 from decoders.noise import Noise, noise_tokens
 from decoders.step_cache import StepCache
@@ -47,6 +49,8 @@ class DecodeState:
         ask.
     sight: the first column that the next forward does not see. None: it sees all.
     accepted: window positions that the rule's filter accepted. None: it has no filter.
+    entry: the state of the row's automaton before the window.
+    constraints: of the call. None: it has none.
 
     `columns`, `pending` and the like are kept (`StepCache`). Whether a row moved, was cut or ended, `progress` sees.
     """
@@ -77,6 +81,8 @@ class DecodeState:
     eos_ahead: Float[Tensor, "B T"] | None = None
     sight: Int[Tensor, " B"] | None = None
     accepted: Bool[Tensor, "B W"] | None = None
+    entry: Int[Tensor, " B"] | None = None
+    constraints: Constraints | None = None
     _step_cache: StepCache = field(default_factory=StepCache, init=False, repr=False)
     _stood: Int[np.ndarray, "B 3"] | None = field(default=None, init=False, repr=False)
 
@@ -286,7 +292,27 @@ class DecodeState:
         noise = Noise(self.seeds, self.nfe)
         reference = None if self.reference is None else self.reference.gather(1, columns)
         start = self._step_cache.get("in response", lambda: self.start - self.prompt_len)
-        return View(tokens, masked, live, logits, self.step, noise, self.spec, start, shadow, reference)
+        window = self.held(columns, self.start + self.window)
+        return View(tokens, masked, live, logits, self.step, noise, self.spec, start, shadow, reference, window)
+
+    def held(self, columns: Int[Tensor, "B N"], behind: Int[Tensor, " B"]) -> Window | None:
+        """What constraints let rows write into these columns from the window's first on, before column `behind`."""
+        if self.constraints is None or self.entry is None:
+            return None
+        where = (self.entry, self.request, self.canvas, columns, self.prompt_len, behind, self.end)
+        return self.constraints.window(*where, self.spec.mask_id)
+
+    def settle_(self, progress: Progress, states: int) -> None:
+        """Moves `entry` of rows that have entered a window to its first column. progress: where they stand, each of
+        them in so many states."""
+        if self.constraints is None or self.entry is None:
+            return
+        stands = (progress.prompt_len, progress.previous, progress.start, progress.step, progress.done)
+        prompt_len, previous, start, step, done = (numbers[::states] for numbers in stands)
+        columns = np.where((step == 0) & ~done, start - np.maximum(prompt_len, previous), 0).max(initial=0)
+        begin = torch.maximum(self.prompt_len, self.previous)
+        end = torch.where(self.step == 0, self.start, begin)
+        self.entry = self.constraints.follow(self.entry, self.request, self.canvas, begin, end, int(columns))
 
     def expect_eos_(
         self, rows: Int[Tensor, " R"], columns: Int[Tensor, "R N"], logits: Logits, where: Bool[Tensor, "R N"]

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from decoders.constraints.chain import Window
 from decoders.logits import Logits
 from decoders.noise import Noise
 from dllm.soft import Soft
@@ -53,6 +54,7 @@ class View:
     start: the window's first column, counted from the response's first. Below 0 where it begins in the prompt.
     shadow: the probability of each present token where the model cannot see it. Set if a part declares `needs_shadow`.
     reference: what one token per forward would write here. Set if a part declares `needs_reference`.
+    window: what constraints let rows write, of all open blocks of a prompt side by side. None: no row has one.
     forced: rows that must commit when their rule commits nothing. None: all.
     waiting: rows whose window lies after one that is not finished, and which therefore stay in it. None: no row.
     together: so many rows each are the open blocks of one prompt, whose surest mask is committed. None: it need not be.
@@ -68,6 +70,7 @@ class View:
     start: Int[Tensor, " B"]
     shadow: Float[Tensor, "B W"] | None = None
     reference: Int[Tensor, "B W"] | None = None
+    window: Window | None = None
     forced: Bool[Tensor, " B"] | None = None
     waiting: Bool[Tensor, " B"] | None = None
     together: int | None = None
@@ -214,9 +217,11 @@ class Revise(Part, ABC):
     """Turns the commits into the final update: may remask or edit live positions of the window.
 
     edits: it writes the likeliest token in place of another one.
+    rewrites: it writes other tokens than candidates and MASK, so that no constraint can be kept.
     """
 
     edits: ClassVar[bool] = False
+    rewrites: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, view: View, candidates: Candidates, write: Bool[Tensor, "B W"], memory: Memory) -> Update: ...

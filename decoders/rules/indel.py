@@ -37,6 +37,7 @@ class InDel(Revise):
     """
 
     needs_one_block: ClassVar[bool] = True
+    rewrites: ClassVar[bool] = True
     tau: Fraction = 0.5
     edit: NonNegative = 0.0
     budget: Number = 16

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from decoders.compose import Decoder
+from decoders.constraints.chain import Window
 from decoders.logits import Logits
 from decoders.noise import Noise
 from decoders.spread import Forward, Rows, Spread
@@ -166,7 +167,7 @@ class Flight(Rows):
 
     def view_of(self, lanes: DecodeState, logits: Logits) -> View:
         """What the decoder may see: a row for each lane."""
-        view = lanes.view(logits)
+        view = replace(lanes, constraints=None).view(logits)
         forced = torch.zeros_like(self.steps, dtype=torch.bool)
         forced[:, 0] = True
         if self.how.force_at is not None:
@@ -175,7 +176,16 @@ class Flight(Rows):
         busy = view.masked.any(1).view(forced.shape) | self.held
         waiting = (busy.cumsum(1) > busy.long()) & ~lanes.done.view(forced.shape)
         together = self.num_lanes if self.how.surest_of_all else None
-        return replace(view, forced=forced.flatten(), waiting=waiting.flatten(), together=together)
+        window = self._held(lanes)
+        return replace(view, window=window, forced=forced.flatten(), waiting=waiting.flatten(), together=together)
+
+    def _held(self, lanes: DecodeState) -> Window | None:
+        """What constraints let each row write into its open blocks, side by side."""
+        if lanes.constraints is None:
+            return None
+        rows = replace(lanes, **{name: value[:: self.num_lanes] for name, value in lanes.by_row()})
+        offsets = torch.arange(self.width, device=self.end.device)
+        return rows.held(rows.start[:, None] + offsets, self.end)
 
     def apply_(self, state: DecodeState, lanes: DecodeState, view: View, update: Update) -> None:
         """Writes an update of the lanes into the rows, and lowers their live ends. A stop rule looks at a block once

@@ -5,7 +5,7 @@ The last settled token of a row has no K/V yet, so a forward computes it and the
 to the first rejected draft and is overwritten from there, so no column is computed twice.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from decoders.constraints.grammars import Grammars
+from decoders.constraints.held import Constraints
 from decoders.logits import inverse_cdf
 from decoders.noise import Noise
 from decoders.state import NEVER
@@ -47,6 +49,7 @@ def verify(
     prompts: Sequence[Sequence[int]],
     gen_lens: Sequence[int],
     seeds: Sequence[int],
+    constraints: Constraints | Grammars | None = None,
 ) -> list[DecodedRow]:
     """Decodes up to `gen_lens` tokens after each prompt (token ids), each row up to its first EOS.
 
@@ -54,7 +57,7 @@ def verify(
     and queried columns do not depend on the other rows; its randomness comes from its seed. Raises ValueError for an
     empty prompt, a response without columns, and a drafter that cannot draft for this verifier.
     """
-    return list(in_order(verify_queue(stream, how, prompts, gen_lens, seeds, len(prompts))))
+    return list(in_order(verify_queue(stream, how, prompts, gen_lens, seeds, len(prompts), constraints)))
 
 
 def verify_queue(
@@ -64,9 +67,13 @@ def verify_queue(
     gen_lens: Sequence[int],
     seeds: Sequence[int],
     slots: int,
+    constraints: Constraints | Grammars | None = None,
 ) -> Iterator[Turn[DecodedRow]]:
-    """`verify`, at most `slots` rows at once. A row that ends is handed out, and its slot takes the next prompt. Raises
-    ValueError at the call."""
+    """`verify`, at most `slots` rows at once. A row that ends is handed out, and its slot takes the next prompt.
+
+    constraints: of the prompts. The verifier's distribution is that of the tokens with which an answer can still be
+        completed, so greedy text is the constrained greedy text, token for token. Raises ValueError at the call.
+    """
     for row, (prompt, gen_len) in enumerate(zip(prompts, gen_lens, strict=True)):
         if not len(prompt) or gen_len < 1:
             raise ValueError(f"prompt {row} has {len(prompt)} tokens, its response {gen_len}; give at least 1 each")
@@ -75,7 +82,7 @@ def verify_queue(
     size = 0 if how.drafter is None else how.drafter.size(stream)
 
     def turns() -> Iterator[Turn[DecodedRow]]:
-        rounds = _Rounds(stream, how, slots, length, size)
+        rounds = _Rounds(stream, how, slots, length, size, constraints)
         free, waiting, held = list(range(slots)), iter(range(len(prompts))), dict[int, int]()
         while True:
             entering = dict(zip(free, waiting, strict=False))
@@ -83,6 +90,9 @@ def verify_queue(
                 coming = [(prompts[place], gen_lens[place], seeds[place]) for place in entering.values()]
                 rounds.enter_(list(entering), coming)
             held |= entering
+            if entering and constraints is not None:
+                constraints.admit_(list(held.values()), stream.device)
+                rounds.hold_(entering, constraints)
             if not held:
                 return
             rounds.propose_()
@@ -98,19 +108,29 @@ class _Rounds:
     """The state of a call: a row in each slot, over a canvas of `length` columns that is padded on the right, with at
     most `size` drafts.
 
+    entry: the state of each row's automaton behind its settled tokens. request: which of the prompts of the call it is.
     last: column of each row's last settled token, whose K/V is not stored yet. stored: columns that have theirs, from
     the first. end: the column after its response. alone: rows whose next forward looks at a near tie again. drafts,
     count: of the next forward; drawn from `q` where that is given. nfe, queried, committed_at, log: see `DecodedRow`.
     """
 
-    def __init__(self, stream: CausalStream, how: Verified, slots: int, length: int, size: int) -> None:
-        self.stream, self.how = stream, how
+    def __init__(
+        self,
+        stream: CausalStream,
+        how: Verified,
+        slots: int,
+        length: int,
+        size: int,
+        constraints: Constraints | Grammars | None = None,
+    ) -> None:
+        self.stream, self.how, self.constraints = stream, how, constraints
         self.ahead = None if how.drafter is None else how.drafter.ahead
         self.masks = 0 if self.ahead is None else size + 1 - stream.shift  # of a group
         self.spare = self.masks * (size + 1 if self.ahead == "all" else 1)
         zeros = torch.zeros(slots, dtype=torch.long, device=stream.device)
         self.prompt_len, self.end, self.last, self.stored = (zeros.clone() for _ in range(4))
         self.seeds, self.nfe, self.queried, self.count = (zeros.clone() for _ in range(4))
+        self.entry, self.request = zeros.clone(), zeros.clone()
         self.done, self.alone = zeros == 0, zeros == 1
         self.canvas = zeros.new_zeros(slots, length)
         self.committed_at = self.canvas.clone()
@@ -136,6 +156,13 @@ class _Rounds:
             self.kv = self.stream.new_kv(self.prompt_len, length, self.spare)
         else:
             self.stream.renew_kv(self.kv, into, prompt_len)
+
+    def hold_(self, entering: Mapping[int, int], constraints: Constraints | Grammars) -> None:
+        """Puts the automata of prompts that enter slots before their first token."""
+        slots = torch.tensor(list(entering), device=self.entry.device)
+        request = torch.tensor(list(entering.values()))
+        self.request[slots] = request.to(self.entry.device)
+        self.entry[slots] = constraints.begin()[request].to(self.entry.device)
 
     def ended(self, among: Iterable[int]) -> list[int]:
         """Slots, ascending, whose rows have ended."""
@@ -190,6 +217,9 @@ class _Rounds:
         self.nfe[rows] += 1
         self.queried[rows] += total + groups * self.masks
 
+        if self.constraints is not None:
+            allowed = self.constraints.allowed(self.entry[rows], self.request[rows], drafts, end - last - 1)
+            logits = logits.masked_fill(~allowed, float("-inf"))
         verdict = self._judge(rows, logits, drafts, count, (lead == 0) & (total + groups > 1))
         accepted, tied = verdict.accepted, verdict.tied
         tokens = F.pad(drafts, (0, 1)).scatter(1, accepted[:, None], verdict.token[:, None])
@@ -199,6 +229,10 @@ class _Rounds:
         self._write_(self.canvas, rows, last, tokens, written)
         self._write_(self.committed_at, rows, last, (self.nfe[rows, None] - 1).expand_as(tokens), written)
         self._log_(rows, drafts, count, torch.minimum(accepted, written.sum(1)), tied)
+        if self.constraints is not None:
+            begin, behind = last + 1, last + 1 + written.sum(1)
+            follow = (self.entry[rows], self.request[rows], self.canvas[rows], begin, behind, width + 1)
+            self.entry[rows] = self.constraints.follow(*follow)
         self.last[rows] = self.stored[rows] = last = last + written.sum(1)
         self.done[rows] = done = ends.any(1) | (last >= end - 1)
         self.alone[rows], self.count[rows] = tied, 0

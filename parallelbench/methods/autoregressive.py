@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from decoders import NO_CACHE, Generation, StopRule, StrictEos
+from decoders.constraints.held import from_left
+from decoders.constraints.patterns import Constraint
 from decoders.generation import encode
 from decoders.noise import numbered, row_seeds
 from decoders.types import DecodedRow, Turn, in_order
@@ -33,8 +35,12 @@ from parallelbench.run.generator import (
 )
 from parallelbench.run.recorder import commit_steps
 
-Loop = Callable[[Sequence[Sequence[int]], Sequence[int], Sequence[int], int], Iterator[Turn[DecodedRow]]]
-"""Prompts, each one's budget of tokens, which sample of it is asked for, and how many are decoded at once, to turns."""
+Loop = Callable[
+    [Sequence[Sequence[int]], Sequence[int], Sequence[int], int, Sequence[Constraint | None]],
+    Iterator[Turn[DecodedRow]],
+]
+"""Prompts, each one's budget of tokens, which sample of it is asked for, how many are decoded at once, and what each
+answer is held to, to turns."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +58,17 @@ class Autoregressive:
 
 
 def verifying(stream: CausalStream, how: Verified, seed: int) -> Loop:
-    return lambda prompts, gen_lens, draws, slots: verify_queue(
-        stream, how, prompts, gen_lens, row_seeds(seed, prompts, draws), slots
-    )
+    def loop(
+        prompts: Sequence[Sequence[int]],
+        gen_lens: Sequence[int],
+        draws: Sequence[int],
+        slots: int,
+        constraints: Sequence[Constraint | None],
+    ) -> Iterator[Turn[DecodedRow]]:
+        held = from_left(stream.model, constraints, gen_lens)
+        return verify_queue(stream, how, prompts, gen_lens, row_seeds(seed, prompts, draws), slots, held)
+
+    return loop
 
 
 @dataclass(frozen=True)
@@ -68,11 +82,19 @@ class CausalGenerator:
     drafter: DiffusionLM | None = None
 
     def prompt_len(self, request: Request) -> int:
+        if request.constraint is not None:
+            if isinstance(self.model, RecurrentLM):
+                raise ValueError(
+                    "the samplers of depth-recurrent models keep no constraints; leave the constraint out, or use "
+                    "another model, such as model=tiny_ar decoder=ar"
+                )
+            from_left(self.model, [request.constraint], [request.gen_len])
         return fitting_prompt_len(self.model, request)
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         """Two forwards outside all timing."""
-        for _ in self.stream([replace(request, gen_len=min(2, request.gen_len)) for request in batch], len(batch)):
+        short = [replace(request, gen_len=min(2, request.gen_len), constraint=None) for request in batch]
+        for _ in self.stream(short, len(batch)):
             pass
 
     def __call__(self, batch: Sequence[Request]) -> Sequence[Generation]:
@@ -102,14 +124,17 @@ class CausalGenerator:
         gen_lens: Sequence[int],
         slots: int,
         draws: Sequence[int] | None = None,
+        constraints: Sequence[Constraint | None] | None = None,
     ) -> Iterator[Turn[DecodedRow]]:
-        """Decodes prompts, at most `slots` at once. draws: as in `decode`."""
-        return self.loop(prompts, gen_lens, numbered(map(tuple, prompts)) if draws is None else draws, slots)
+        """Decodes prompts, at most `slots` at once. draws: as in `decode`. constraints: what answers are held to."""
+        draws = numbered(map(tuple, prompts)) if draws is None else draws
+        return self.loop(prompts, gen_lens, draws, slots, constraints or [None] * len(prompts))
 
     def stream(self, requests: Sequence[Request], slots: int) -> Iterator[Turn[Generation]]:
         prompts = [encode(self.model, request.messages, i) for i, request in enumerate(requests)]
         gen_lens = [request.gen_len for request in requests]
-        return described(self.model, self.turns(prompts, gen_lens, slots, draws_of(requests, prompts)))
+        constraints = [request.constraint for request in requests]
+        return described(self.model, self.turns(prompts, gen_lens, slots, draws_of(requests, prompts), constraints))
 
 
 def check_causal(name: str, model: LanguageModel, cache: CacheStrategy, stop: StopRule) -> CausalLM | DiffusionLM:

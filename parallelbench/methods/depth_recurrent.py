@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import decoders
 from decoders import NO_CACHE, StopRule, StrictEos
+from decoders.constraints.patterns import Constraint
 from decoders.types import DecodedRow, Turn
 from dllm.cache import CacheStrategy
 from dllm.protocols import LanguageModel
@@ -45,7 +46,11 @@ def _generator(
         raise ValueError(f"{what} keeps its own K/V and stops at its first EOS; use cache=none stop=strict_eos")
 
     def loop(
-        prompts: Sequence[Sequence[int]], gen_lens: Sequence[int], draws: Sequence[int], slots: int
+        prompts: Sequence[Sequence[int]],
+        gen_lens: Sequence[int],
+        draws: Sequence[int],
+        slots: int,
+        constraints: Sequence[Constraint | None],
     ) -> Iterator[Turn[DecodedRow]]:
         """A batch of `slots` prompts in each turn."""
         for first in range(0, len(prompts), slots):

@@ -11,7 +11,10 @@ import torch
 
 from decoders import Decoder, Generation, StopRule
 from decoders.compose import check_is_decoder
-from decoders.decode_job import check_parts
+from decoders.constraints.automaton import automata_of
+from decoders.constraints.held import Constraints
+from decoders.constraints.patterns import Constraint
+from decoders.decode_job import check_can_hold, check_parts
 from decoders.generation import Template, describe, encode, encode_template
 from decoders.loop import ONE_TOKEN, DecodedRow, decode_queue
 from decoders.noise import numbered
@@ -33,12 +36,14 @@ class Request(Checked):
     """A chat prompt and how many tokens its answer may take.
 
     form: see `Sample`. draw: which sample of its prompt it asks for, from 0. None: equal ones of a call are numbered.
+    constraint: what its answer is held to.
     """
 
     messages: Messages
     gen_len: Count
     form: str | None = None
     draw: Number | None = None
+    constraint: Constraint | None = None
 
 
 @runtime_checkable
@@ -169,6 +174,9 @@ class DiffusionGenerator(Checked):
         """Tokens of a rendered prompt; raises ValueError when it is empty, too long for the model, or its lengths are
         impossible."""
         (wanted,) = self._wanted([request.gen_len], [request.form])
+        if request.constraint is not None:
+            check_can_hold(self.decoder, self.stop)
+            Constraints.of(automata_of(self.model, request.constraint, 1), [wanted], self.model.spec)
         block_len = self.block_len or len(wanted)
         if self.template is None:
             check_lengths(self.model.spec, request.gen_len, block_len)
@@ -234,12 +242,14 @@ class DiffusionGenerator(Checked):
         recorder: StepRecorder | None = None,
         forms: Sequence[str | None] | None = None,
         draws: Sequence[int] | None = None,
+        constraints: Sequence[Constraint | None] | None = None,
     ) -> Iterator[Turn[DecodedRow]]:
-        """Decodes prompts, at most `slots` at once, each with its own length of a response, and its form if that is
-        given. draws: as in `decode`. All arguments are checked at the call."""
+        """Decodes prompts, at most `slots` at once, each with its own length of a response, its form if that is given,
+        and what its answer is held to. draws: as in `decode`. All arguments are checked at the call."""
         draws = numbered(map(tuple, prompts)) if draws is None else draws
         wanted = self._wanted(gen_lens, forms or [None] * len(gen_lens))
         blocks = [self.block_len or len(response) for response in wanted]
+        automata = automata_of(self.model, constraints or [None] * len(prompts), len(prompts))
         groups = {block: [i for i, its in enumerate(blocks) if its == block] for block in dict.fromkeys(blocks)}
         queues = [
             decode_queue(
@@ -257,6 +267,7 @@ class DiffusionGenerator(Checked):
                 max_steps=max_steps,
                 on_step=None if recorder is None else partial(recorder, group),
                 device=self.model.device,
+                constraints=[automata[i] for i in group],
             )
             for block, group in groups.items()
         ]
@@ -275,7 +286,9 @@ class DiffusionGenerator(Checked):
     ) -> Iterator[Turn[Generation]]:
         prompts = [encode(self.model, request.messages, i) for i, request in enumerate(requests)]
         gen_lens, forms = [request.gen_len for request in requests], [request.form for request in requests]
-        turns = self.turns(prompts, gen_lens, slots, max_steps, recorder, forms, draws_of(requests, prompts))
+        constraints = [request.constraint for request in requests]
+        draws = draws_of(requests, prompts)
+        turns = self.turns(prompts, gen_lens, slots, max_steps, recorder, forms, draws, constraints)
         return described(self.model, turns)
 
 

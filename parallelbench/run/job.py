@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
+from decoders.constraints.patterns import Constraint, constraint_of
 from decoders.noise import numbered
 from dllm.validation import Count, Number, check
 from parallelbench.run.generator import Generator, Request, Traceable
 from parallelbench.tasks import Sample, Task
 from parallelbench.tasks.base import PLACE
 from parallelbench.tasks.rows import check_references
+
+Held = Constraint | Literal["task"] | None  # what answers are held to; each sample's own, nothing
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Job:
     facts: generation and knobs of `Facts`, where they are known.
     traced: ids of the samples whose steps are saved.
     slots: samples decoded at once.
+    constraint: what answers are held to; "task" is each sample's own.
     draws: by the id of a sample, how many before it in its task ask the same. They are different samples of the prompt.
     """
 
@@ -39,9 +43,10 @@ class Job:
     traced: Set[str] = frozenset()
     slots: int = 1
     draws: Mapping[str, int] = field(default_factory=dict)
+    constraint: Held = None
 
     def request(self, sample: Sample) -> Request:
-        return _request(sample, self.gen_len, self.draws.get(sample.id, 0))
+        return request_of(sample, self.gen_len, self.constraint, self.draws.get(sample.id, 0))
 
     def missing(self, known: Set[str]) -> list[Sequence[Sample]]:
         """The batches that hold a sample not yet known."""
@@ -60,9 +65,10 @@ def prepare(
     choices: Mapping[str, str],
     facts: Mapping[str, Any] = MappingProxyType({}),
     traces: Number = 0,
+    constraint: Held = None,
 ) -> Job:
     """Draws the samples and sorts them into batches, by task and then by prompt length. traces: how many samples of a
-    task to save the steps of, its first ones.
+    task to save the steps of, its first ones. constraint: see `Job`.
 
     Raises ValueError for sizes below 1, a benchmark seed out of range, an empty prompt, rows none of whose references
     scores 1, or steps that nobody tells.
@@ -83,10 +89,16 @@ def prepare(
         places = numbered(repr(sample.messages) for sample in samples)
         draws |= {sample.id: place for sample, place in zip(samples, places, strict=True)}
         traced |= {sample.id for sample in samples[:traces]}
-        samples = sorted(samples, key=lambda s: generator.prompt_len(_request(s, gen_len)))
+        samples = sorted(samples, key=lambda s: generator.prompt_len(request_of(s, gen_len, constraint)))
         batches += [samples[first : first + batch_size] for first in range(0, len(samples), batch_size)]
     folder = Path(config["out_dir"])
-    return Job(generator, tasks, batches, config, choices, folder, gen_len, facts, traced, batch_size, draws)
+    if constraint == "task" and not any(sample.constraint for batch in batches for sample in batch):
+        raise ValueError(
+            "constraint=task, and no sample of these tasks says what its answer must look like; leave it out"
+        )
+    return Job(
+        generator, tasks, batches, config, choices, folder, gen_len, facts, traced, batch_size, draws, constraint
+    )
 
 
 def check_task(task: Task, samples: Sequence[Sample]) -> None:
@@ -106,5 +118,9 @@ def check_task(task: Task, samples: Sequence[Sample]) -> None:
         )
 
 
-def _request(sample: Sample, gen_len: int | None, draw: int = 0) -> Request:
-    return Request(sample.messages, sample.gen_len if gen_len is None else gen_len, sample.form, draw)
+def request_of(sample: Sample, gen_len: int | None, constraint: Held = None, draw: int = 0) -> Request:
+    """What is asked for a sample. constraint: see `Job`."""
+    if constraint == "task":
+        constraint = None if sample.constraint is None else constraint_of(sample.constraint)
+    length = sample.gen_len if gen_len is None else gen_len
+    return Request(sample.messages, length, sample.form, draw, constraint)

@@ -8,6 +8,7 @@ from parallelbench.tasks.base import Draw, Sample, Task, bench_samples, first_wo
 from parallelbench.tasks.infilling import infilled
 from parallelbench.tasks.puzzles import LatinSquare, Sudoku
 from parallelbench.tasks.shapes import vision_tasks
+from parallelbench.tasks.structured import json_tasks
 from parallelbench.tasks.text.grammar import HARPER, Grammar, check_grammar, grammar_backend
 from parallelbench.tasks.text.measures import BertScore
 from parallelbench.tasks.text.source import LEVELS
@@ -32,7 +33,7 @@ def text_tasks(
 
 def named_tasks(lengths: Sequence[int] = (3, 4, 5, 6)) -> dict[str, DrawnTask]:
     """All tasks that a suite may name."""
-    return {**builtin_tasks(lengths), **text_tasks(), **vision_tasks()}
+    return {**builtin_tasks(lengths), **text_tasks(), **json_tasks(), **vision_tasks()}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ class Sample(Checked):
     target: one right answer; the only one, unless the task has many.
     gen_len: tokens that an answer may take where a run does not say.
     form: what the answer looks like, with [MASK] for each token to decode, where that is given.
+    constraint: what every answer of the right form matches, `{"regex": ...}` or `{"json_schema": ...}`; None where the
+        task names none. A run decides whether answers are held to it.
     """
 
     id: str
@@ -36,6 +38,7 @@ class Sample(Checked):
     target: str
     gen_len: Count = 64
     form: str | None = None
+    constraint: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Draw:
     instance: the text whose hash says whether benchmark or training owns the question. None: the prompt.
     picture: what the prompt asks about, shown before it: a PIL image by `image()`, a data URL by `url()`, as
         `shapes.Painted` has them. None: the prompt is all.
+    constraint: as in `Sample`.
     """
 
     prompt: str
@@ -54,6 +58,7 @@ class Draw:
     wordings: Sequence[str] = ()
     instance: str | None = None
     picture: Any = None
+    constraint: Mapping[str, Any] | None = None
 
     def messages(self, *, images: bool = False) -> list[dict[str, Any]]:
         """The chat that asks it. images: whether a picture is in it as an image, not as text."""
@@ -155,7 +160,7 @@ def bench_samples(task: Drawable, limit: Count, seed: Seed) -> list[Sample]:
         while not draw.is_held_out:
             draw = task.draw(rng, index)
         name = f"{task.name}/{seed}/{index}"
-        samples.append(Sample(name, task.name, draw.messages(), draw.data, draw.target))
+        samples.append(Sample(name, task.name, draw.messages(), draw.data, draw.target, constraint=draw.constraint))
     return samples
 
 

@@ -94,6 +94,7 @@ WORDINGS = {
     for operation, orders in ORDERS.items()
 }
 OPERATIONS = tuple(WORDINGS)
+LIST = r'\["[^"\[\]]+"(, "[^"\[\]]+")*\]'  # the exact form of a list of people
 People = Annotated[int, Interval("[2, 20]", "people in a waiting line")]
 
 
@@ -129,7 +130,8 @@ class WaitingLine(Drawn):
             wording.format(people=write_list(people), person=person, index=place, number=place + 1)
             for wording in WORDINGS[self.operation]
         )
-        return Draw(prompt, {"people": people, "person": person, "index": place}, write_list(answer), wordings)
+        data = {"people": people, "person": person, "index": place}
+        return Draw(prompt, data, write_list(answer), wordings, constraint={"regex": LIST})
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """`score` reads the list leniently (text around it, missing brackets), `score_strict` wants the exact
@@ -194,6 +196,6 @@ def parse_lenient(text: str) -> list[str]:
 
 def parse_strict(text: str) -> list[str] | None:
     """Items of exactly `["A B", "C D"]`, or None for any other text."""
-    if not re.fullmatch(r'\["[^"\[\]]+"(, "[^"\[\]]+")*\]', text):
+    if not re.fullmatch(LIST, text):
         return None
     return text[2:-2].split('", "')

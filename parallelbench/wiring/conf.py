@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import hydra
 from hydra.errors import HydraException
@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 import decoders
 import dllm
 import parallelbench
+from decoders.constraints.patterns import KEYS, Constraint, constraint_of
 from dllm.validation import at_home, shown
 from parallelbench.records.files import os_sentence
 from parallelbench.report.options import Untrusted
@@ -44,10 +45,23 @@ def make_part(config: DictConfig) -> Any:
 
 def resolved(config: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
     """The settings that identify a run. Those left out may change for a run that exists: where its numbers go, and how
-    many of its samples are traced. A template that is none is not stated."""
+    many of its samples are traced. A template or a constraint that is none is not stated; one in a file is."""
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=not missing_ok))
-    left_out = ("sink", "traces", *(["template"] if resolved.get("template") is None else []))
-    return {key: value for key, value in resolved.items() if key not in left_out}
+    unset = [key for key in ("template", "constraint") if resolved.get(key) is None]
+    stated = {key: value for key, value in resolved.items() if key not in ("sink", "traces", *unset)}
+    constraint = constraint_given(stated.get("constraint"))
+    return stated if constraint in (None, "task") else {**stated, "constraint": dict(constraint.given)}
+
+
+def constraint_given(value: Any) -> Constraint | Literal["task"] | None:
+    """What the key `constraint` of a run says. Raises ValueError for what it cannot say."""
+    if value is None or value == "task":
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"constraint={shown(value)}; give constraint=task, or one of +constraint.{', +constraint.'.join(KEYS)}"
+        )
+    return constraint_of(value)
 
 
 @contextmanager

@@ -18,13 +18,13 @@ from parallelbench.records.facts import knobs_of, short_names
 from parallelbench.records.record import config_hash, same_runs
 from parallelbench.report.sinks import Sinks
 from parallelbench.run.generator import Generator, make_generator
-from parallelbench.run.job import Job, prepare
+from parallelbench.run.job import Held, Job, prepare
 from parallelbench.run.processes import ALONE, Processes
 from parallelbench.run.resume import open_job
 from parallelbench.stats.table import run_table
 from parallelbench.tasks.base import Published
 from parallelbench.wiring.catalogue import GROUPS
-from parallelbench.wiring.conf import in_one_sentence, make_part, resolved, sentence
+from parallelbench.wiring.conf import constraint_given, in_one_sentence, make_part, resolved, sentence
 from parallelbench.wiring.menu import check_extra
 from parallelbench.wiring.overrides import Settings
 
@@ -92,7 +92,13 @@ def build_job(config: DictConfig) -> Job:
         choices=choices(),
         facts={"generation": suite.generation if isinstance(suite, Published) else "", "knobs": knobs_of(settings)},
         traces=config.traces,
+        constraint=constraint_in(config),
     )
+
+
+def constraint_in(config: DictConfig) -> Held:
+    """What a config holds answers to."""
+    return constraint_given(OmegaConf.to_container(config, resolve=True)["constraint"])  # type: ignore[index]
 
 
 @in_one_sentence()

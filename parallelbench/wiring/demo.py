@@ -64,9 +64,10 @@ def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, spe
     from transformers.utils import logging as transformers_logging
 
     from parallelbench.report.moving_picture import moving_picture
-    from parallelbench.run.generator import Request, Traceable
+    from parallelbench.run.generator import Traceable
+    from parallelbench.run.job import request_of
     from parallelbench.run.live import Decoding, play
-    from parallelbench.wiring.config import build_generator, title
+    from parallelbench.wiring.config import build_generator, constraint_in, title
 
     transformers_logging.disable_progress_bar()
     ready = []
@@ -76,7 +77,7 @@ def _show(asked: Sequence[Sequence[str]], sample: Sample, task: Task | None, spe
             chosen = {group: chosen[group] for group in GROUPS}
             config = hydra.compose(RUN, list(overrides))
             name = title(chosen, resolved(config))
-            request = Request(sample.messages, config.gen_length or sample.gen_len)
+            request = request_of(sample, config.gen_length, constraint_in(config))
             generator = build_generator(config)
             generator.prompt_len(request)
             if not isinstance(generator, Traceable):

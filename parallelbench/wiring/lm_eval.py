@@ -33,11 +33,12 @@ from dllm.text import encode_piece, render_chat
 from parallelbench.methods.likelihood import elbo, is_greedy
 from parallelbench.records.files import append, to_json
 from parallelbench.run.generator import DiffusionGenerator
+from parallelbench.run.job import Held
 from parallelbench.run.measure import timed
 from parallelbench.stats.intervals import Value, product
 from parallelbench.wiring.catalogue import CONF
 from parallelbench.wiring.conf import in_one_sentence
-from parallelbench.wiring.config import build_generator
+from parallelbench.wiring.config import build_generator, constraint_in
 from parallelbench.wiring.overrides import check_overrides
 
 NAME = "dllm"
@@ -68,7 +69,8 @@ class DllmLM(LM):
     """A model of the harness.
 
     gen_len: tokens of an answer, None for each task's max_gen_toks (rounded up to whole blocks). samples: Monte Carlo
-    samples per likelihood. costs: JSONL file that gets a `Cost` per answer; it must not exist.
+    samples per likelihood. costs: JSONL file that gets a `Cost` per answer; it must not exist. constraint: what
+    generated answers are held to, before their stop strings cut them.
     """
 
     build: ClassVar[Callable[[Mapping[str, Any]], "DllmLM"]]  # of --model_args; `main` sets it
@@ -81,6 +83,7 @@ class DllmLM(LM):
         batch_size: int = 16,
         samples: int = 128,
         costs: Path | None = None,
+        constraint: Held = None,
     ) -> None:
         super().__init__()
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -91,7 +94,11 @@ class DllmLM(LM):
             raise ValueError(f"{costs} exists; choose another file for costs")
         if not isinstance(generator.model, DiffusionLM):
             raise ValueError(f"lm_eval needs a DiffusionLM, and {generator.model.name!r} is another kind of model")
-        self.generator, self.model = generator, generator.model
+        if constraint == "task":
+            raise ValueError(
+                "constraint=task is for tasks of this benchmark; give constraint.regex or another of its keys"
+            )
+        self.generator, self.model, self.constraint = generator, generator.model, constraint
         self.gen_len, self.batch_size, self.num_samples = gen_len, batch_size, samples
         self.costs_file, self.costs = costs, cast(list[Cost], [])
 
@@ -136,7 +143,8 @@ class DllmLM(LM):
             for sampling, group in groups.items():
                 jobs = sorted(group, key=lambda i: (gen_lens[i], len(prompts[i])))
                 queue = [[values[i] for i in jobs] for values in (prompts, gen_lens, draws)]
-                turns = partial(generators[sampling].turns, *queue[:2], self.batch_size, draws=queue[2])
+                held = {"draws": queue[2], "constraints": [self.constraint] * len(jobs)}
+                turns = partial(generators[sampling].turns, *queue[:2], self.batch_size, **held)
                 for ended in timed(turns, len(jobs)):
                     for one, generation in zip(ended, describe(self.model, [one.result for one in ended]), strict=True):
                         i = jobs[one.place]
@@ -218,7 +226,9 @@ class DllmLM(LM):
             return
         generator = self.generator
         parts = (generator.decoder, generator.cache, generator.stop, generator.block_len, generator.seed)
-        own = repr((generator.fingerprint(), *parts, generator.template, self.gen_len, self.num_samples))
+        own = repr(
+            (generator.fingerprint(), *parts, generator.template, self.gen_len, self.num_samples, self.constraint)
+        )
         if len(cached) and cached.get(CONFIGURED) != own:
             raise ValueError("--use_cache has answers of another model or decoder; give each its own file")
         if generator.decoder.temperature > 0:
@@ -341,4 +351,5 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
         "batch_size": config.batch_size,
         "samples": samples,
         "costs": costs and Path(costs),
+        "constraint": constraint_in(config),
     }

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -27,7 +27,7 @@ from parallelbench.records.facts import flatten
 from parallelbench.records.files import check_folder as check_out_dir
 from parallelbench.tasks.base import Seed
 from parallelbench.wiring.catalogue import CONF, GROUPS, LISTED, RUN, options, settings
-from parallelbench.wiring.conf import in_one_sentence, known_targets, make_part, searched, sentence
+from parallelbench.wiring.conf import constraint_given, in_one_sentence, known_targets, make_part, searched, sentence
 from parallelbench.wiring.exits import explained
 from parallelbench.wiring.menu import VALUED
 from parallelbench.wiring.show import outline
@@ -50,6 +50,7 @@ class Settings(Checked):
     block_length: Count | None
     traces: Number
     template: Sequence[str | Count] | str | None
+    constraint: Mapping[str, Any] | str | None
     out_dir: str | None
 
     def __post_init__(self) -> None:
@@ -144,6 +145,7 @@ def check_values(config: DictConfig, fits: bool) -> None:
     keys: dict[str, Any] = {key: plain.get(key) for key in Settings.__annotations__}
     given = Settings(**keys)
     targets = {below: target for below, target, _ in _parts(plain)}
+    constraint_given(given.constraint)
     decoder = outline(targets.get("decoder.", "")).__name__
     if fits and decoder == "Decoder" and given.template is None and given.gen_length and given.block_length:
         check_blocks(given.gen_length, given.block_length)
@@ -307,6 +309,8 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
         given = key[1] or key[2]
         inside = re.search(rf"full_key: ({re.escape(given)}\.\S+)", str(error.__cause__))  # of a mapping
         wrong = inside[1] if inside else given
+        if given.startswith("constraint."):
+            return f"{given} stands in no file; put a + before it: +{given}=..."
         rest = [override for override in job if override.lstrip("~+").split("=")[0] != given]
         known = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))
         parents = {name.rsplit(".", i)[0] for name in known for i in range(1, name.count(".") + 1)}

@@ -6,7 +6,7 @@
 # it resumes where it stopped.
 set -euo pipefail
 here=$(dirname "$0")
-story="evaluate_tiny first_look sweep_decoders sweep_caches learned compare_ar verified english recurrent_curve theory"
+story="evaluate_tiny first_look sweep_decoders sweep_caches learned compare_ar verified english structured recurrent_curve theory"
 for name in ${*:-$story}; do
   if [ "$name" = theory ]; then
     python -m parallelbench analyze theory out_dir=results/published/theory

@@ -408,6 +408,10 @@ PAGES = {  # all of them, the ones to read first at the top, and what makes thos
     "learned": ("distillation and trained decoders", ""),
     "tune": ("a race between 57 configurations, compared with the whole grid's choice", ""),
     "caches": ("what caches cost in quality; time and memory in its README", ""),
+    "structured": (
+        "decoders with and without a constraint, on models that were not trained on JSON",
+        "bash scripts/published/structured.sh",
+    ),
     "tiny": ("what the shipped model can do, one token per step", "bash scripts/published/evaluate_tiny.sh"),
     "autoregressive": ("a causal model of the same size and data", "bash scripts/published/compare_ar.sh"),
     "recurrent": ("depth-recurrent models: diffusion forcing", "bash scripts/published/recurrent_curve.sh"),

@@ -21,10 +21,14 @@ def test_the_library_example_runs() -> None:
     done = forked.run("-c", block("dllm.load("))
     assert done.returncode == 0, done.stderr
     assert '["Eva Frost", "Ben Cole", "Ada Bach"]' in done.stdout
+    assert '["Eva Frost", "Ben Cole"]\n' in done.stdout
 
 
 def test_the_two_commands_are_there() -> None:
-    assert "pip install -c constraints.txt -e '.[report,text]' && python -m parallelbench run decoder=credit" in README
+    assert (
+        "pip install -c constraints.txt -e '.[report,structured,text]' && python -m parallelbench run decoder=credit"
+        in README
+    )
     assert "pip install -c constraints.txt -e '.[dev]' && pytest" in README
 
 

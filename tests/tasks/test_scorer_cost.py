@@ -13,6 +13,7 @@ from parallelbench.tasks.code.tasks import humaneval_programs, trim
 from parallelbench.tasks.mathematics import Gsm8k, Math
 from parallelbench.tasks.number import read_boxed
 from parallelbench.tasks.official.scores import ListScore, parse_list_strict
+from parallelbench.tasks.structured import json_tasks
 from parallelbench.tasks.text.grammar import LONGEST_WORD, PIECE, Harper
 
 TEXTS = (  # repeated until they are long
@@ -28,6 +29,8 @@ TEXTS = (  # repeated until they are long
         "[",
         '["',
         '["a", "a"',
+        '{"a":',
+        '{"a": 1}, ',
         "####",
         "#### 1\n",
         "answer is ",
@@ -38,7 +41,7 @@ TEXTS = (  # repeated until they are long
 
 
 def tasks() -> list[Task]:
-    return [*builtin_tasks().values(), *text_tasks().values()]
+    return [*builtin_tasks().values(), *text_tasks().values(), *json_tasks().values()]
 
 
 def of(task: Task) -> Sample:

@@ -1,6 +1,7 @@
 """Tasks: targets score 1, corrupted answers do not, scorers as documented, benchmark and training apart."""
 
 import random
+import re
 
 import pytest
 
@@ -33,6 +34,14 @@ def test_corrupted_targets_do_not_score(task: Task) -> None:
             first, last = people[0].split()
             mixed = [f"{first} {people[1].split()[1]}", f"{people[1].split()[0]} {last}", *people[2:]]
             assert task.score(sample, write_list(mixed))["score"] == 0.0
+
+
+def test_an_answer_of_the_exact_form_meets_the_constraint() -> None:
+    line, puzzle = TASKS["waiting_line/copy"].samples(1, seed=0) + TASKS["puzzle/sudoku_n4"].samples(1, seed=0)
+    assert puzzle.constraint is None and line.constraint is not None
+    meets = re.compile(line.constraint["regex"]).fullmatch
+    for answer in (line.target, '["A B"]', '["A B","C D"]', '["A B", "C D"', "[]", '["A [B]"]', f"{line.target} "):
+        assert bool(meets(answer)) == (parse_strict(answer) is not None)
 
 
 def test_samples_are_seeded_and_nested(task: Task) -> None:

@@ -8,10 +8,11 @@ import yaml
 from parallelbench import Suite
 from parallelbench.tasks import builtin_tasks, text_tasks
 from parallelbench.tasks.base import TRAIN_SEED_MIN, is_held_out, train_draw
+from parallelbench.tasks.structured import json_tasks
 from parallelbench.tasks.wording import Reworded, reworded
 from parallelbench.wiring.catalogue import CONF
 
-TASKS = {**builtin_tasks(), **text_tasks()}
+TASKS = {**builtin_tasks(), **text_tasks(), **json_tasks()}
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
@@ -38,7 +39,7 @@ def test_names_and_ids_tell_wordings_apart():
     assert [task.name for task in Suite(["waiting_line/copy@3"]).build()] == ["waiting_line/copy@3"]
 
 
-@pytest.mark.parametrize("name", ["waiting_line/sort", "puzzle/sudoku_n4", "text/paraphrase"])
+@pytest.mark.parametrize("name", ["waiting_line/sort", "puzzle/sudoku_n4", "text/paraphrase", "json/call"])
 def test_no_wording_of_a_benchmark_question_is_trained_on(name):
     task = TASKS[name]
     for template, index in itertools.product((1, 2, 3), range(60)):
@@ -92,6 +93,6 @@ def test_a_task_of_ones_own_without_wordings_is_refused():
         reworded(Plain(), 1)
 
 
-@pytest.mark.parametrize("suite", ["all", "default", "text", "waiting_line", "puzzle"])
+@pytest.mark.parametrize("suite", ["all", "default", "json", "text", "waiting_line", "puzzle"])
 def test_every_suite_of_our_tasks_takes_templates(suite):
     assert yaml.safe_load((CONF / "suite" / f"{suite}.yaml").read_text())["templates"] == [0]
