@@ -63,7 +63,7 @@ def test_a_run_states_its_constraint_and_goes_on_with_no_other(cli) -> None:
     [
         (["constraint=tsk"], "constraint='tsk'; give constraint=task"),
         (["constraint.regex=a"], "put a + before it: +constraint.regex="),
-        (["+constraint.regx=a"], "constraint.regx is no kind of constraint; the nearest is regex"),
+        (["+constraint.regx=a"], "constraint.regx is no kind of constraint"),
         (["+constraint.json_schema=none.json"], "constraint.json_schema='none.json' is not a file"),
         (["+constraint.regex='('"], "cannot be used"),
         (["+constraint.regex='a{90}'"], "tokens, and gen_length=32; give gen_length=90 or more"),
@@ -102,3 +102,9 @@ def test_generate_takes_one_constraint_for_all_or_one_for_each() -> None:
     drafting = dllm.load("tiny-draft")
     given = {"how": Verified(MaskDrafts()), "constraints": Regex("[a-z]{3}")}
     assert all(re.fullmatch("[a-z]{3}", row.text) for row in generate_verified(drafting, texts, **given))
+
+
+def test_demo_holds_its_answer_to_a_constraint(cli) -> None:
+    code, out, err = cli("demo", "+constraint.choice=[amber]", "decoder=eb", "speed=1000")
+    assert code == 0, err
+    assert out.rstrip().endswith("amber")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from conftest import make_model
 from lm_eval.api.instance import Instance
 
 import dllm
-from decoders import NO_CACHE, Decoder, FixedK, StrictEos, generate
+from decoders import NO_CACHE, Decoder, FixedK, Regex, StrictEos, generate
 from parallelbench.run.generator import DiffusionGenerator
 from parallelbench.tasks import builtin_tasks
 from parallelbench.wiring.lm_eval import DllmLM, _options, elbo
@@ -52,6 +53,15 @@ def test_answers_are_those_of_the_loop(tiny: DiffusionGenerator, tmp_path: Path)
     assert cut == texts[0][: texts[0].index(",")]
     with pytest.raises(ValueError, match=r"exists; choose another file"):
         DllmLM(tiny, costs=tmp_path / "costs.jsonl")
+
+
+def test_answers_are_held_to_a_constraint(tiny: DiffusionGenerator) -> None:
+    pytest.importorskip("outlines_core")
+    asked = instances("generate_until", [(text, {"until": [], "max_gen_toks": 8}) for text in ("a", "b")])
+    texts = DllmLM(tiny, constraint=Regex("[a-z]{3}")).generate_until(asked)
+    assert all(re.fullmatch("[a-z]{3}", text) for text in texts)
+    with pytest.raises(ValueError, match="constraint=task is for tasks of this benchmark"):
+        DllmLM(tiny, constraint="task")
 
 
 @pytest.mark.parametrize("arguments", [{"do_sample": True}, {"num_beams": 4}, {"beams": 3}])
