@@ -116,7 +116,7 @@ def test_suite_refuses_unknown_and_repeated_tasks() -> None:
         "waiting_line/copy",
         "puzzle/sudoku_n4",
     ]
-    with pytest.raises(ValueError, match="unknown task 'waiting_line/nap'; choose among"):
+    with pytest.raises(ValueError, match="unknown task 'waiting_line/nap'; `parallelbench list tasks` lists them all"):
         Suite(["waiting_line/nap"]).build()
     for tasks in ([], ["waiting_line/copy", "waiting_line/copy"]):
         with pytest.raises(ValueError, match="each once"):
