@@ -377,6 +377,12 @@ def vocabulary_of(model: Any) -> Vocabulary:
 
 @lru_cache(maxsize=8)
 def _vocabulary(tokenizer: Any, size: int, eos_ids: tuple[int, ...], silent: frozenset[int]) -> Vocabulary:
+    return Vocabulary(size, spelled(tokenizer, size, silent), eos_ids)
+
+
+def spelled(tokenizer: Any, size: int, silent: frozenset[int] = frozenset()) -> dict[int, bytes]:
+    """The bytes of each of a tokenizer's ids below `size` that stands for text. silent: ids that do not, beside those
+    that it says are special itself."""
     added = tokenizer.added_tokens_decoder
     silent = silent | {number for number, token in added.items() if token.special}
     decoder = _decoder_kinds(tokenizer)
@@ -386,18 +392,18 @@ def _vocabulary(tokenizer: Any, size: int, eos_ids: tuple[int, ...], silent: fro
         if number in silent or number >= size:
             continue
         if number in added:
-            spelled = str(added[number].content).encode()
+            text_bytes = str(added[number].content).encode()
         elif letters:
-            spelled = bytes(letters[c] for c in text) if all(c in letters for c in text) else b""
+            text_bytes = bytes(letters[c] for c in text) if all(c in letters for c in text) else b""
         elif "ByteFallback" in decoder and len(text) == 6 and text.startswith("<0x"):
-            spelled = bytes([int(text[3:5], 16)])
+            text_bytes = bytes([int(text[3:5], 16)])
         elif "Replace" in decoder or "Metaspace" in decoder:
-            spelled = text.replace("\u2581", " ").encode()
+            text_bytes = text.replace("\u2581", " ").encode()
         else:
-            spelled = text.encode()
-        if spelled:
-            tokens[number] = spelled
-    return Vocabulary(size, tokens, eos_ids)
+            text_bytes = text.encode()
+        if text_bytes:
+            tokens[number] = text_bytes
+    return tokens
 
 
 def _decoder_kinds(tokenizer: Any) -> set[str]:

@@ -27,6 +27,7 @@ BENCHES = {
     "speed.py": ("batch_size=2 repeats=1 tasks=2", "credit 0.9"),
     "products.py": ("repeats=1", "576 -> 49152"),
     "gpu.py": ("shape=toy prompt=4 gen=4 block=2 k=2 batches=1,2 modes=eager dtype=float32", "block      2 eager"),
+    "constraint.py": ("window=4 prompt=4 layers=1 repeats=1", "strings of up to 20"),
     "operations.py": ("cache=dual by=line", "   1 dllm/model.py"),
 }
 SHELL = [path for folder in ("bench", "published", ".") for path in sorted((ROOT / "scripts" / folder).glob("*.sh"))]
@@ -42,7 +43,15 @@ def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> subprocess.Comple
 
 @pytest.mark.parametrize(
     "name",
-    ["step.py", "cache.py", "speed.py", "products.py", "gpu.py", pytest.param("operations.py", marks=pytest.mark.slow)],
+    [
+        "step.py",
+        "cache.py",
+        "speed.py",
+        "products.py",
+        "gpu.py",
+        "constraint.py",
+        pytest.param("operations.py", marks=pytest.mark.slow),
+    ],
 )
 def test_a_benchmark_runs(name: str) -> None:
     options, row = BENCHES[name]
