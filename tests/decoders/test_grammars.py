@@ -7,7 +7,7 @@ from decoders import Grammar, LookupDrafts, MaskDrafts, Regex, Verified, generat
 
 pytest.importorskip("llguidance")
 NESTED = Grammar('start: "(" inner ")"\ninner: "" | start | "a" inner')
-TEXTS = ["Say it.", "Say nothing.", "Copy this."]
+TEXTS = [[{"role": "user", "content": text}] for text in ("Say it.", "Say nothing.", "Copy this.")]
 
 
 def nests(text: str) -> bool:

@@ -91,7 +91,7 @@ def test_each_sample_has_its_own_constraint() -> None:
 
 def test_generate_takes_one_constraint_for_all_or_one_for_each() -> None:
     model = dllm.load("tiny")
-    texts = ["Say yes.", "Say no.", "Say it."]
+    texts = [[{"role": "user", "content": text}] for text in ("Say yes.", "Say no.", "Say it.")]
     rows = generate(model, texts, constraints=[Regex("[a-z]{3}"), None, JsonSchema(SCHEMA)])
     assert re.fullmatch("[a-z]{3}", rows[0].text) and isinstance(json.loads(rows[2].text), list)
     assert rows[1] == generate(model, texts[1:2])[0]
