@@ -115,7 +115,7 @@ def test_unknown_names_list_what_is_shipped() -> None:
     for slip, meant in (("tinny", "tiny"), ("tiny_ar", "tiny-ar")):  # at once, without the hub
         with pytest.raises(ValueError, match=f"unknown model '{slip}'; did you mean '{meant}'"):
             dllm.load(slip)
-    with pytest.raises(ValueError, match=r"cannot load model '/no/such' \(shipped models: tiny, .*, tiny-vision\)"):
+    with pytest.raises(ValueError, match=r"cannot load model '/no/such': .* a shipped model \(tiny, .*, tiny-vision\)"):
         dllm.load("/no/such")
 
 
@@ -283,7 +283,7 @@ def test_weights_go_straight_to_their_device(causal: Path, monkeypatch, device, 
     monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(note))
     config = AutoConfig.from_pretrained(causal)
     model, info = read_backbone(
-        str(causal), MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config, "float32", None, given, device
+        str(causal), MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config, torch.float32, None, given, device
     )
     assert maps == [wanted] and not info["missing_keys"]
     assert model.device == torch.device("cpu" if wanted in (None, {"": "cpu"}) else "meta")
@@ -452,7 +452,7 @@ def test_neither_pickles_nor_hub_code_are_read(causal: Path) -> None:
 def test_misspelt_arguments_are_named(causal: Path) -> None:
     with pytest.raises(ValueError, match="unexpected keyword argument 'devise'"):
         dllm.load(causal, spec=SPEC, devise="cpu")
-    with pytest.raises(ValueError, match="unknown dtype 'float99'"):
+    with pytest.raises(ValueError, match="dtype='float99' is none that a model computes in"):
         dllm.load(causal, spec=SPEC, dtype="float99")
 
 

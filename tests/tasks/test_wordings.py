@@ -67,8 +67,8 @@ def test_the_right_answer_nearest_to_a_completion_is_that_of_the_task():
     [
         (["waiting_line/copy"], (0, 4), "task 'waiting_line/copy' has no wording 4; give 0 to 3"),
         (["waiting_line/copy@x"], (0,), "unknown task 'waiting_line/copy@x'"),
-        (["waiting_line/copy@1"], (1,), "which has one wording"),
-        (["waiting_line/copy", "waiting_line/copy@1"], (0, 1), "which has one wording"),
+        (["waiting_line/copy@1"], (1,), "has one wording"),
+        (["waiting_line/copy", "waiting_line/copy@1"], (0, 1), "has one wording"),
         (["waiting_line/copy"], (1, 1), "each once"),
         (["waiting_line/cop@1"], (0,), "unknown task"),
         (["waiting_line/copy"], (-1,), "templates"),
@@ -89,7 +89,7 @@ def test_a_task_of_ones_own_without_wordings_is_refused():
         def score(self, sample, completion):
             return {"score": 0.0, "score_strict": 0.0}
 
-    with pytest.raises(ValueError, match="task 'mine', which has one wording"):
+    with pytest.raises(ValueError, match="task 'mine' has one wording"):
         reworded(Plain(), 1)
 
 
