@@ -123,7 +123,7 @@ class TokenAutomaton:
         return table
 
     def accepts(self, tokens: Sequence[int]) -> bool:
-        """Whether these tokens are a whole answer, with EOS behind it or without."""
+        """Whether these tokens are a whole answer, with EOS after it or without."""
         state = self.start
         for token in tokens:
             state = int(self.table[state, self.class_of[token]])
@@ -247,7 +247,7 @@ def _byte_table(pattern: str) -> tuple[np.ndarray | None, np.ndarray]:
     states accept. State 0 is the first. None where it matches nothing."""
     letters = outlines().Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
     try:
-        # Behind a match the library drops bytes that leave it, so each match has to end with a character of our own.
+        # After a match the library drops bytes that leave it, so each match has to end with a character of our own.
         index = outlines().Index(f"(?s:{pattern})\\x{{10FFFF}}", letters)
     except ValueError as error:
         if "no transitions from state" in str(error):

@@ -1,7 +1,7 @@
 """Exact inference over what an automaton accepts within a window.
 
 A window is a chain: in each of its W columns a token leads from one state to another. Committed columns are given,
-masked ones are free, and behind the last column stand only states from which the columns that are left can complete
+masked ones are free, and after the last column stand only states from which the columns that are left can complete
 the answer. Sums over all accepted strings are then sums over pairs of states, column by column, and three of them are
 taken: the likeliest completion of each state from the right, the weight of all its completions, and from the left how
 probable each pair is. What they give is exact: the likeliest accepted string, samples of the accepted ones, and the
@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from decoders.constraints.automaton import FAR, TokenAutomaton
 from decoders.logits import Logits, inverse_cdf
 
-LOWEST = -600.0  # log-weight of a class beside the likeliest of its column, at least: exp of it is a float64 above 0
+LOWEST = -600.0  # log-weight of a class next to the likeliest of its column, at least: exp of it is a float64 above 0
 TINY = 1e-300
 MANY = 2**23  # elements of a temporary
 LARGE = 512  # tokens of a class that is summed by itself
@@ -152,7 +152,7 @@ class Window:
     """What B rows may write into their windows.
 
     which: the automaton of each row. held: rows that have one; the others are free. entry: its state before the window.
-    last: states in which it may be behind the window. tokens: ids in the window. free: columns to be filled; the others
+    last: states in which it may be after the window. tokens: ids in the window. free: columns to be filled; the others
     are given. skip: columns that are no part of the answer. mixed: whether any row may be free.
     """
 
@@ -246,7 +246,7 @@ class Weighed:
     @cached_property
     def _best(self) -> tuple[list[Float[Tensor, "B S"]], list[Float[Tensor, "B P"]]]:
         """By column the log-weight of each state's likeliest completion, and of each pair's; the former once more
-        behind the last column."""
+        after the last column."""
         rows, skip, (most, _) = self._of_row, self.window.skip, self._pairs
         best = torch.zeros_like(self.window.last, dtype=torch.float64).masked_fill_(~self.window.last, float("-inf"))
         states, pairs = [best], list[Tensor]()
@@ -258,7 +258,7 @@ class Weighed:
 
     @cached_property
     def _moves(self) -> Float[Tensor, "B W P"]:
-        """How probable each pair is behind its state, given that the answer is accepted."""
+        """How probable each pair is after its state, given that the answer is accepted."""
         rows, skip, (_, total), (states, _) = self._of_row, self.window.skip, self._pairs, self._best
         before, behind = torch.stack(states[:-1], 1), torch.stack(states[1:], 1)
         index = (len(total), total.shape[1], -1)

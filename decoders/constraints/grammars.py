@@ -20,7 +20,7 @@ from dllm.validation import shown
 class Grammars:
     """The grammar of each prompt of a call, None where it is free. It stands for `Constraints` in verified decoding.
 
-    Behind the last column of its response an answer may be incomplete: how many tokens a grammar still takes is not
+    After the last column of its response an answer may be incomplete: how many tokens a grammar still takes is not
     known.
     """
 

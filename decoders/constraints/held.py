@@ -21,7 +21,7 @@ class Constraints:
     """Of all prompts of a call. Only the automata of rows that are being decoded stand on the device.
 
     automata: of each prompt, None where it is free. completable: by the number of a prompt whose response has fixed
-        tokens, the states from which they and the free columns behind each column are accepted, `[columns + 1, S]`.
+        tokens, the states from which they and the free columns after each column are accepted, `[columns + 1, S]`.
     """
 
     automata: Sequence[TokenAutomaton | None]
@@ -100,7 +100,7 @@ class Constraints:
         end: Int[Tensor, " B"],
         columns: int,
     ) -> Int[Tensor, " B"]:
-        """The states behind the columns from `begin` to `end`, which hold no MASK and are at most so many."""
+        """The states after the columns from `begin` to `end`, which hold no MASK and are at most so many."""
         if self._tables is None:
             return entry
         which = self._at[request].clamp(min=0)
@@ -120,8 +120,8 @@ class Constraints:
         drafts: Int[Tensor, "R K"],
         left: Int[Tensor, " R"],
     ) -> Bool[Tensor, "R N V"]:
-        """The tokens that may stand in the place of the first draft, of the second, ... and behind the last one, N of
-        them: those with which an answer can still be completed. Behind a draft that may not stand there: all.
+        """The tokens that may stand in the place of the first draft, of the second, ... and after the last one, N of
+        them: those with which an answer can still be completed. After a draft that may not stand there: all.
 
         left: columns of the answer from the first draft on.
         """
@@ -205,7 +205,7 @@ def from_left(
     model: Any, constraints: Constraint | Sequence[Constraint | None], gen_lens: Sequence[int]
 ) -> Constraints | Grammars | None:
     """The constraints of prompts whose answers are written from left to right; None where there are none. Raises
-    ValueError for those that cannot be kept, and for grammars beside others."""
+    ValueError for those that cannot be kept, and for grammars next to others."""
     number = len(gen_lens)
     each = [constraints] * number if isinstance(constraints, Constraint) else list(constraints)
     grammars = [constraint for constraint in each if isinstance(constraint, ContextFree)]

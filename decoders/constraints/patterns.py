@@ -187,7 +187,7 @@ def _refused(schema: Any, where: str) -> Iterator[tuple[str, str]]:
         elif key == "allOf" and len(value) > 1:
             yield at, "joins several schemas, which is not supported; write them as one"
         elif key == "pattern" and ("minLength" in schema or "maxLength" in schema):
-            yield at, "stands beside a length, and only one of them would be kept; put the length into the pattern"
+            yield at, "is next to a length, and only one of them would be kept; put the length into the pattern"
         elif key in ("properties", "$defs", "definitions"):
             for name, inner in value.items():
                 yield from _refused(inner, f"{at}.{name}")

@@ -108,7 +108,7 @@ class _Rounds:
     """The state of a call: a row in each slot, over a canvas of `length` columns that is padded on the right, with at
     most `size` drafts.
 
-    entry: the state of each row's automaton behind its settled tokens. request: which of the prompts of the call it is.
+    entry: the state of each row's automaton after its settled tokens. request: which of the prompts of the call it is.
     last: column of each row's last settled token, whose K/V is not stored yet. stored: columns that have theirs, from
     the first. end: the column after its response. alone: rows whose next forward looks at a near tie again. drafts,
     count: of the next forward; drawn from `q` where that is given. nfe, queried, committed_at, log: see `DecodedRow`.

@@ -310,7 +310,7 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
         inside = re.search(rf"full_key: ({re.escape(given)}\.\S+)", str(error.__cause__))  # of a mapping
         wrong = inside[1] if inside else given
         if given.startswith("constraint."):
-            return f"{given} stands in no file; put a + before it: +{given}=..."
+            return f"{given} is in no file; put a + before it: +{given}=..."
         rest = [override for override in job if override.lstrip("~+").split("=")[0] != given]
         known = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))
         parents = {name.rsplit(".", i)[0] for name in known for i in range(1, name.count(".") + 1)}

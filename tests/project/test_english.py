@@ -37,7 +37,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix == ".py":
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string):
-                yield token.start[0], re.sub(r"\{[^{}]*\}", "", token.string)
+                yield token.start[0], re.sub(r"\{[^{}]*\}|`[^`\n]*`", "", token.string)
     elif path.suffix in (".yaml", ".sh"):
         yield from ((number, line.partition("#")[2]) for number, line in enumerate(text.splitlines(), 1))
     elif path.suffix == ".js":
