@@ -342,9 +342,9 @@ def in_english(report: Report) -> Told | None:
     if free:
         *_, run, other = min(free)
         prose += (
-            f" Without a check, the fastest decoder whose own 95 % limit of loss is below two points is {name_of(run)}: "
-            f"it {change(other)} with {passes(other)} of the forward passes. Many rankings of the tiny models do not hold "
-            f"here; the page says which."
+            f" Without a check, the fastest decoder whose own 95 % limit of loss is below two points is "
+            f"{name_of(run)}: it {change(other)} with {passes(other)} of the forward passes. Many rankings of the tiny "
+            f"models do not hold here; the page says which."
         )
     shown = {"ar": "one token at a time", "self_spec": "self_spec (verified)", "threshold": "threshold"}
     return Told(claim, prose, chart(report, shown | {"prefix": "prefix", "prefix_edit": "prefix_edit"}, least=0.4))
