@@ -292,7 +292,7 @@ class DecodeState:
         noise = Noise(self.seeds, self.nfe)
         reference = None if self.reference is None else self.reference.gather(1, columns)
         start = self._step_cache.get("in response", lambda: self.start - self.prompt_len)
-        window = self.held(columns, self.start + self.window)
+        window = None if self.constraints is None else self.held(columns, self.start + self.window)
         return View(tokens, masked, live, logits, self.step, noise, self.spec, start, shadow, reference, window)
 
     def held(self, columns: Int[Tensor, "B N"], behind: Int[Tensor, " B"]) -> Window | None:

@@ -381,8 +381,8 @@ def _vocabulary(tokenizer: Any, size: int, eos_ids: tuple[int, ...], silent: fro
 
 
 def spelled(tokenizer: Any, size: int, silent: frozenset[int] = frozenset()) -> dict[int, bytes]:
-    """The bytes of each of a tokenizer's ids below `size` that stands for text. silent: ids that do not, beside those
-    that it says are special itself."""
+    """The bytes of each of a tokenizer's ids below `size` that stands for text. silent: ids that do not, besides those
+    that it calls special itself."""
     added = tokenizer.added_tokens_decoder
     silent = silent | {number for number, token in added.items() if token.special}
     decoder = _decoder_kinds(tokenizer)

@@ -1,4 +1,5 @@
-"""What a constraint costs: making its automaton, and its sums in a step, beside a forward of SmolLM2-135M's shape.
+"""What a constraint costs: making its automaton, and its sums in a step, compared with a forward of SmolLM2-135M's
+shape.
 
     python scripts/bench/constraint.py [tokenizer=FOLDER] [window=32] [prompt=64] [layers=30] [repeats=5]
 
@@ -36,7 +37,7 @@ def schema(**bound: int) -> JsonSchema:
 
 
 def seconds(work: Callable[[], Any], repeats: int) -> float:
-    """CPU seconds of the fastest of some calls, behind one more."""
+    """CPU seconds of the fastest of some calls, after one that is not timed."""
     took = []
     for _ in range(repeats + 1):
         began = time.thread_time()

@@ -15,7 +15,7 @@ mkdir -p "$report"
 python -m parallelbench tune $words out_dir="$runs" # decodes what is missing
 told=$(python -m parallelbench tune $words out_dir="$runs")
 whole=$(python -m parallelbench recommend "$grid"/tiny-{fixed,threshold,entropy,eb,credit,contention,factor,prefix}-none-* \
-  max_loss=1 reference="fixed k=1 confidence=prob" | sed -n '/^## all/,/^## /p' | grep '^- \(reference\|fastest\)')
+  max_loss=1 reference="fixed k=1 confidence=prob" | sed -n '/^## all/,/^## /{/^- \(reference\|fastest\)/p}')
 cat > "$report/README.md" <<PAGE
 # A decoder for tiny, found by tune
 

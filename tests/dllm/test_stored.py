@@ -488,5 +488,7 @@ def test_a_mistyped_folder_is_not_looked_for_on_the_hub(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dllm.checkpoint.cached_file", ask)
     for load in (dllm.load, dllm.load_causal):
-        with pytest.raises(ValueError, match="there is no such folder, and an id of the hub is OWNER/NAME"):
+        with pytest.raises(
+            ValueError, match="there is no such folder; give a folder, OWNER/NAME on the hub, or a shipped model"
+        ):
             load(name)

@@ -240,7 +240,7 @@ def test_broken_checkpoints_are_named(folder: Path) -> None:
 
     refused("hub code is never run", trust_remote_code=True)
     refused("device='gpu' cannot be used here", device="gpu")
-    refused("unknown dtype 'int9'", dtype="int9")
+    refused("dtype='int9' is none that a model computes in", dtype="int9")
     refused("neither 'plain' nor a .jinja file", chat_template="fancy")
     for change, message in (
         ({"is_causal": False}, "it is a diffusion model; load it with dllm.load"),

@@ -118,7 +118,11 @@ def test_a_second_process_is_refused_and_a_killed_one_holds_nothing(cli, tmp_pat
     with holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         code, _, err = cli("run", *SMALL, "out_dir=here")
-        assert code == 2 and f"error: here is being written by process {holder.pid} on " in err and "repeat" in err
+        assert (
+            code == 2
+            and f"error: here is being written by process {holder.pid} on " in err
+            and "run the command again" in err
+        )
         assert [path.name for path in Path("here").iterdir()] == [LOCK]
         holder.kill()
     assert cli("run", *SMALL, "out_dir=here")[0] == 0

@@ -70,6 +70,7 @@ REQUIRED = {  # what else than its knobs a class wants
         "out_dir": None,
     },
     "Shapes": {"asks": "count"},
+    "Structured": {"asks": "call"},
     "Suite": {"tasks": ["waiting_line/copy"]},
     "TaskMixture": {"weights": {"waiting_line/copy": 1.0}},
     "WaitingLine": {"operation": "copy"},
