@@ -108,7 +108,8 @@ def encode_text(
     """
     if tokenizer is None:
         raise ValueError(
-            f"model {name!r} has no tokenizer; give prompts as token ids, and templates to decode() likewise"
+            f"model {name!r} has no tokenizer; give prompts as token ids, and templates to decode() likewise, or put "
+            "its tokenizer.json into its folder"
         )
     if isinstance(text, str):
         return _begun(tokenizer, encode_piece(tokenizer, text))

@@ -22,7 +22,6 @@ from jaxtyping import Bool, Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from decoders.constraints.patterns import Constraint, Regular, outlines
 from dllm.protocols import DenoisingLM
@@ -408,6 +407,8 @@ def spelled(tokenizer: Any, size: int, silent: frozenset[int] = frozenset()) -> 
 
 def _decoder_kinds(tokenizer: Any) -> set[str]:
     """The kinds of a fast tokenizer's decoders."""
+    from transformers import PreTrainedTokenizerFast  # loads slowly, and most calls have no constraint
+
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(f"{type(tokenizer).__name__} does not say what its tokens spell; use a fast tokenizer")
     decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]

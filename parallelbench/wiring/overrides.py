@@ -312,7 +312,10 @@ def _with_nearest(error: HydraException, job: Sequence[str], search: Sequence[st
         if given.startswith("constraint."):
             return f"{given} is in no file; put a + before it: +{given}=..."
         rest = [override for override in job if override.lstrip("~+").split("=")[0] != given]
-        known = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))
+        try:
+            known = list(flatten(OmegaConf.to_container(hydra.compose(root, [*search, *rest]))))
+        except HydraException as another:  # the nearest to the first of several is found when the others are mended
+            return _with_nearest(another, rest, search, root)
         parents = {name.rsplit(".", i)[0] for name in known for i in range(1, name.count(".") + 1)}
         groups = ["launcher", "sink", "experiment"] if root == RUN else ["sink", "recipe"]
         near = get_close_matches(wrong, [*known, *sorted(parents), *groups], 1)

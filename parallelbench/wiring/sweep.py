@@ -20,7 +20,6 @@ from transformers.utils import logging as transformers_logging
 from parallelbench.records.files import printable
 from parallelbench.records.record import read_run
 from parallelbench.report.as_json import printed, run_rows
-from parallelbench.report.recommend import advice
 from parallelbench.run.processes import Processes, join
 from parallelbench.stats.table import WIDTH, sweep_table
 from parallelbench.wiring.catalogue import CONF
@@ -113,6 +112,8 @@ class _Task:
         folders = list(self.finished)
         if self.processes.is_main and (self.wants_json or len(folders) > 1):
             runs = [read_run(folder) for folder in folders]
+            from parallelbench.report.recommend import advice  # loads statistics that one run does not need
+
             take = advice(runs, command) if len(runs) > 1 else []
             if self.wants_json:
                 told = [{"sentence": sentence, "command": words} for sentence, words in take]
