@@ -6,9 +6,10 @@ The arms of a race are the runs of a grid. They decode the same samples, so loss
    without one the best-scoring arm, of equals the slowest. It is replaced where another arm seems to score higher.
 2. Each further round doubles the samples and keeps as many arms as cost the same (successive halving; Jamieson,
    Talwalkar, AISTATS 2016), those of the largest expected gain: the logarithm of the speed-up over the reference times
-XX (`loss.evidence`: in 5 % of races at most one that is not), and
-   with it all faster ones of its curve, since a knob that is turned further never loses less. For the same reason
-   losses along a curve are estimated together (isotonic regression).
+   the chance that the final test passes. An arm that is certain to lose more than the bound leaves the race
+   (`loss.evidence`: in at most 5 % of races one leaves that does not), and with it all faster ones of its curve, since
+   a knob that is turned further never loses less. For the same reason losses along a curve are estimated together
+   (isotonic regression).
 3. The final test is on samples that no decision has seen. Before it begins, the race names one to three finalists in
    the order of their speed. Each is tested at the full 5 % (`stats.loss`), and the first that fails ends the test
    (fixed-sequence test). The last that passes is the choice. So the statement about it is as good as that of a single
