@@ -60,7 +60,8 @@ def quality_against_tpf(curves: Curves, title: str, named: bool = False) -> Figu
     if named:
         figure.legend(loc="outside lower center", ncols=4)
     else:
-        axes.legend(loc="best")
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(loc="best")
     _write_labels(figure, axes, labels)
     return figure
 

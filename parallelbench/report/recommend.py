@@ -13,7 +13,7 @@ a sweep leads to a bad choice, not the share of bad ones among the choices of a 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any
@@ -24,7 +24,7 @@ from scipy.stats import norm
 from parallelbench.records.record import Run, readable_runs
 from parallelbench.report.as_json import printed
 from parallelbench.report.options import is_json, points, split_options
-from parallelbench.stats.curves import curve_names, run_names
+from parallelbench.stats.curves import curve_names, run_names, task_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
 from parallelbench.stats.leading import crowned, marked
 from parallelbench.stats.loss import ALPHA, statistic, upper_limit
@@ -49,6 +49,7 @@ class Choice:
     best: the fastest run that is certain to be within the bound. None: no faster one is.
     within: all runs that are certain to be.
     alpha: each test's share of ALPHA.
+    equal: the fastest run that scores as high as the reference, which may be the reference itself.
     loss: of each question, times its weight, in [-most, most], `[runs, questions]`. most: the largest weight.
     needed: questions that would make each run certain if nothing else changed, `[runs]`; infinite where its loss is
         larger than the bound.
@@ -58,9 +59,15 @@ class Choice:
     best: int | None
     within: tuple[int, ...]
     alpha: float
+    equal: int
     loss: np.ndarray
     needed: np.ndarray
     most: float
+
+    @property
+    def take(self) -> int:
+        """The run to take: `best`, or `equal` where no faster one is certain."""
+        return self.equal if self.best is None else self.best
 
 
 def choose(
@@ -71,9 +78,11 @@ def choose(
     reference: int | None = None,
     weights: np.ndarray | None = None,
     level: float = ALPHA,
+    may: Collection[int] | None = None,
 ) -> Choice:
     """The fastest run whose loss is within max_loss points. score: per cent, `[runs, questions]`; speed, curves:
-    `[runs]`; weights: of each question, 1 on average; level: of the test, which the curves share."""
+    `[runs]`; weights: of each question, 1 on average; level: of the test, which the curves share; may: runs that may
+    be taken for their score alone, by default all."""
     weights = np.ones(score.shape[1]) if weights is None else weights
     score, most = score * weights, float(weights.max())
     if reference is None:
@@ -90,7 +99,10 @@ def choose(
     with np.errstate(divide="ignore"):
         needed = np.where(tests < 0, loss.shape[1] * (z / tests) ** 2, np.inf)
     best = max(within, key=lambda i: speed[i], default=None)
-    return Choice(reference, best, tuple(within), alpha, loss, needed, most)
+    means = score.mean(1).round(9)
+    equals = [i for i in range(len(means)) if means[i] == means[reference] and (may is None or i in may)]
+    equal = max([reference, *equals], key=lambda i: speed[i])
+    return Choice(reference, best, tuple(within), alpha, equal, loss, needed, most)
 
 
 def best_scoring(means: np.ndarray, speed: np.ndarray) -> int:
@@ -133,7 +145,9 @@ def _section(
         part = paired.part(of)
         speed, score = part.tokens.sum(1) / part.nfe.sum(1), part.questions.mean(part.score)
         given = named if reference else _reference(group, score * part.questions.weights, speed)
-        choice = choose(score, speed, curve_names(names, group), max_loss, given, part.questions.weights)
+        choice = choose(
+            score, speed, curve_names(names, group), max_loss, given, part.questions.weights, may=crowned(group)
+        )
         label = f"all tasks ({families[0]})" if family == ALL and not several else family
         told["choices"][family] = {"samples": int(of.sum()), **_object(group, names, family, choice, command)}
         lines += [
@@ -148,8 +162,8 @@ def _section(
 def _object(
     group: Sequence[Run], names: Sequence[str], family: str, choice: Choice, command: Command
 ) -> dict[str, Any]:
-    """reference, best (null where no faster run is certain) and all runs within the bound, each with its tokens per
-    forward, its loss and the loss that it has at most, in points."""
+    """reference, best (null where no faster run is certain), the run to take, and all within the bound, each with its
+    tokens per forward, its loss and the loss that it has at most, in points."""
 
     def about(i: int) -> dict[str, Any]:
         return {
@@ -164,6 +178,7 @@ def _object(
     return {
         "reference": about(choice.reference),
         "best": None if choice.best is None else about(choice.best),
+        "take": about(choice.take),
         "within": [about(i) for i in choice.within],
     }
 
@@ -178,7 +193,15 @@ def advice(runs: Sequence[Run], command: Command) -> list[tuple[str, str]]:
     """What a sweep says at its end: a sentence and a command for each group of comparable runs. It takes the smallest
     of BOUNDS that a faster run is certain to keep. They share the 5 %, so that choosing among them costs nothing."""
     groups = [group for group in comparable(distinct(runs)[0]) if len(group) > 1]
-    return [_advice(group, f"{model_name(group[0])}: " * (len(groups) > 1), command) for group in groups]
+    if not groups:
+        return [("Nothing to choose: no two finished runs of this sweep decoded the same samples.", "")]
+    before = [f"{model_name(group[0])}, {_on(group[0])}: " if len(groups) > 1 else "" for group in groups]
+    return [_advice(group, which, command) for group, which in zip(groups, before, strict=True)]
+
+
+def _on(run: Run) -> str:
+    """The tasks of a run, as its name would say them."""
+    return task_names(list(dict.fromkeys(record.task for record in run.records)))
 
 
 def _advice(group: Sequence[Run], before: str, command: Command) -> tuple[str, str]:
@@ -188,18 +211,17 @@ def _advice(group: Sequence[Run], before: str, command: Command) -> tuple[str, s
     reference = _reference(group, score * weights, speed)
 
     def of(bound: float) -> Choice:
-        return choose(score, speed, curve_names(names, group), bound, reference, weights, ALPHA / len(BOUNDS))
+        level = ALPHA / len(BOUNDS)
+        return choose(score, speed, curve_names(names, group), bound, reference, weights, level, crowned(group))
 
     bound = next((bound for bound in BOUNDS if of(bound).best is not None), BOUNDS[-1])
     choice, n = of(bound), len(paired.tasks)
-    means = (score * weights).mean(1).round(9)
-    equals = [i for i in crowned(group) if means[i] == means[reference]]
-    take = max(equals, key=lambda i: speed[i]) if choice.best is None else choice.best
+    take = choice.take
     text = (
         f"{before}Take {marked(names[take], group[take])}: "
         f"{measure('tpf', group[take].records).text('.2f')} tokens per forward"
     )
-    best = f"Its score, {means[take]:.1f} %, is the best,"
+    best = f"Its score, {(score[take] * weights).mean():.1f} %, is the best,"
     likely = min(map(int, np.flatnonzero(speed > speed[take])), key=lambda i: choice.needed[i], default=None)
     if choice.best is not None:
         text += (
@@ -230,7 +252,7 @@ def _paragraph(
     max_loss: float,
     command: Command,
 ) -> list[str]:
-    shown = {choice.reference, *choice.within}
+    shown = {choice.reference, choice.equal, *choice.within}
     values = {i: [measure(name, _of(group[i], family)) for name in ("tpf", "tokens_per_s")] for i in shown}
     timed = len({(run.info["device"], run.config["batch_size"], run.info.get("processes", 1)) for run in group}) == 1
     timed = timed and not unreliable(group)
@@ -251,14 +273,17 @@ def _paragraph(
     elif speed[choice.reference] == speed.max():
         lines += ["- the reference is the fastest run"]
     else:
-        lines += [f"- no faster configuration is certain to lose at most {bound}: keep the reference"]
-    use = choice.reference if best is None else best
+        why = f"- no faster configuration is certain to lose at most {bound}: "
+        equal = f"take {about(choice.equal)}, whose score is the same"
+        lines += [why + ("keep the reference" if choice.equal == choice.reference else equal)]
+    use = choice.take
     lines += [f"      {command(group[use])}"]
     soonest = max(choice.within, key=lambda i: values[i][1].value, default=None) if timed else None
     if soonest is not None and soonest != best:
         lines += [f"- most tokens per second within them: {about(soonest)}, {lost(soonest)}"]
         lines += [f"      {command(group[soonest])}"]
-    open_ones = [i for i in range(len(group)) if speed[i] > speed[use] and i not in choice.within]
+    certain = speed[choice.reference if best is None else best]
+    open_ones = [i for i in range(len(group)) if speed[i] > certain and i not in choice.within]
     likely = min(open_ones, key=lambda i: choice.needed[i], default=None)
     if likely is not None and np.isfinite(choice.needed[likely]):
         n, share = len(_of(group[likely], family)), choice.needed[likely] / choice.loss.shape[1]

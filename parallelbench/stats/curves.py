@@ -1,5 +1,6 @@
 """Names of runs, made from their configs, and the curves to which runs belong."""
 
+from collections import Counter
 from collections.abc import Sequence
 from zlib import crc32
 
@@ -9,6 +10,7 @@ from parallelbench.records.record import Run
 from parallelbench.stats.groups import K, grouped
 
 LETTERS = 100  # of a value in a name
+FEW = 3  # tasks that a name lists
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
@@ -26,13 +28,19 @@ def run_names(runs: Sequence[Run]) -> list[str]:
             group = key.split(".")[0]
             choice = chosen.get(group)
             peers = [s for other, s in zip(choices, flat, strict=True) if other.get(group) == choice]
-            hidden = key in ("out_dir", "suite.tasks") or key in run.facts.knobs
+            hidden = key == "out_dir" or key in run.facts.knobs
             if not hidden and not _is_usual(value, [peer.get(key) for peer in peers]):
-                parts.append(f"{_short(_last_name(key))}={_short(value)}")
+                shown = task_names(value) if key == "suite.tasks" else _short(value)
+                parts.append(f"{_short(_last_name(key))}={shown}")
         names.append(" ".join(parts))
-    if len(set(names)) < len(names):
-        names = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]
-    return names
+    times = Counter(names)
+    return [f"{name} ({run.folder})" if times[name] > 1 else name for name, run in zip(names, runs, strict=True)]
+
+
+def task_names(tasks: object) -> str:
+    """The last parts of a suite's tasks; of many, how many there are."""
+    names = [_short(str(name).rpartition("/")[2]) for name in (tasks if isinstance(tasks, list) else [tasks])]
+    return "+".join(names) if len(names) <= FEW else f"{len(names)}_tasks"
 
 
 def model_title(run: Run) -> str:

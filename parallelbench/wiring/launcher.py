@@ -31,10 +31,14 @@ PLUGIN = "hydra_plugins.parallelbench_local"
 
 
 class InTurnLauncher(BasicLauncher):
-    """Hydra's own, whose task function has an attribute `jobs` and is told how many there are."""
+    """Hydra's own, whose task function has attributes `jobs` and `own`: it is told how many there are, and in which
+    settings they differ."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         self.task_function.jobs = len(job_overrides)  # type: ignore[union-attr]
+        shared = set(job_overrides[0]).intersection(*job_overrides)
+        own = [[word for word in overrides if word not in shared] for overrides in job_overrides]
+        self.task_function.own = own  # type: ignore[union-attr]
         return super().launch(job_overrides, initial_job_idx)
 
 

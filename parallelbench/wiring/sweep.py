@@ -29,6 +29,8 @@ from parallelbench.wiring.config import Outcome, choices, decode_config, title
 from parallelbench.wiring.exits import FAILED, REFUSED, say_error
 from parallelbench.wiring.launcher import register
 
+NOT_IN_TITLES = ("suite", "limit", "seed", "gen_length", "block_length", "stop", "template", "+suite")
+
 
 def sweep(refused: str = "", wants_json: bool = False) -> None:
     """Runs what the command line, sys.argv, asks for. refused: why it is not begun, in all processes. wants_json: one
@@ -62,11 +64,13 @@ def time_left(seconds: float, ended: int, jobs: int) -> str:
 
 class _Task:
     """What Hydra calls with each composed config: one that is refused or dies does not keep a sweep from its others.
-    failed: the exit code, 0 for none. jobs: of a sweep, as our launchers say."""
+    failed: the exit code, 0 for none. jobs: of a sweep, as our launchers say. own: of each job the settings that
+    not all of them have."""
 
     def __init__(self, processes: Processes, wants_json: bool) -> None:
         self.wants_json = wants_json
         self.processes, self.failed, self.jobs, self.began = processes, 0, 0, time.monotonic()
+        self.own: list[list[str]] = []
         self.finished: dict[Path, Outcome] = {}
         self.folder, self.is_away = Path.cwd(), False
 
@@ -80,6 +84,8 @@ class _Task:
             if self.processes.is_main:
                 if self.jobs:
                     name, ended = title(choices(), resolved(config)), HydraConfig.get().job.num
+                    own = [word for word in self.own[ended] if word.startswith(NOT_IN_TITLES)] if self.own else []
+                    name = " ".join([name, *own])
                     left = time_left(time.monotonic() - self.began, ended, self.jobs)
                     self._say(f"job {ended + 1} of {self.jobs}{left}: {name}")
                 self._say(text)
@@ -124,7 +130,7 @@ class _Task:
                 lines = [
                     line
                     for said, words in take
-                    for line in (*wrap(said, WIDTH, break_on_hyphens=False), f"    {words}")
+                    for line in (*wrap(said, WIDTH, break_on_hyphens=False), *([f"    {words}"] if words else []))
                 ]
                 print(printable("\n".join(["", sweep_table(runs), page, "", *lines])))
         sinks = {name: sink for outcome in self.finished.values() for name, sink in outcome.sinks.items()}

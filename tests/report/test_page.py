@@ -498,6 +498,17 @@ def test_a_loop_around_a_decoder_names_its_parts_and_knobs_of_one_name_their_pla
     assert curve_names(names, [plain, edits, more]) == ["multi_bd(Prefix)", *["multi_bd(Prefix+TokenEdit)"] * 2]
 
 
+def test_runs_of_other_tasks_say_so_and_take_no_name_from_the_others() -> None:
+    runs = [make_run("threshold", tau, "none", ["a"], 1, seed=0) for tau in (0.5, 0.9, 0.9, 0.9)]
+    for run, tasks in zip(runs, (["w/a"], ["w/a"], ["w/b", "w/c"], ["w/a"]), strict=True):
+        run.config["suite"] = {"tasks": tasks}
+    names = run_names(runs[:3])
+    assert names == ["threshold tau=0.5", "threshold tau=0.9", "threshold tau=0.9 tasks=b+c"]
+    same = run_names(runs)  # two that nothing tells apart have their folders, the others keep their names
+    assert same[0] == names[0] and same[2] == names[2] and same[1] == f"threshold tau=0.9 ({runs[1].folder})"
+    assert curve_names(names, runs[:3]) == ["threshold", "threshold", "threshold tasks=b+c"]
+
+
 def test_what_is_no_run_is_named_and_skipped(cli, folder: Path) -> None:
     info = json.loads((folder / "good" / "run.json").read_text())
     whole = (folder / "good" / "samples.jsonl").read_bytes()

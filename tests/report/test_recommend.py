@@ -133,3 +133,12 @@ def test_a_reference_that_is_not_there_is_refused(cli) -> None:
     assert cli("run", "decoder=fixed", *SMALL, "out_dir=r")[0] == 0
     code, _, err = cli("recommend", "r", "reference=best")
     assert code == 2 and "reference=best" in err and "fixed" in err
+
+
+def test_of_equal_scores_the_fastest_is_taken_where_no_faster_run_is_certain() -> None:
+    """As the end of a sweep says it: the reference is the slowest of them, which nobody would take."""
+    score = np.full((3, 20), 100.0)
+    score[2, :5] = 0
+    choice = choose(score, np.array([1.0, 3.0, 5.0]), ["a", "b", "c"], 1.0)
+    assert choice.reference == 0 and choice.best is None and choice.equal == choice.take == 1
+    assert choose(score, np.array([1.0, 3.0, 5.0]), ["a", "b", "c"], 1.0, may=[0, 2]).take == 0
