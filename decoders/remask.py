@@ -17,6 +17,8 @@ from decoders.rules.schedules import MaskGit
 from decoders.types import Candidates, Confidence, Memory, Part, Revise, Shape, Update, View
 from dllm.validation import Count, Fraction, Interval, NonNegative, Number
 
+ROUNDED = 1e-5  # what float32 may add to the probability of the same token in the same context
+
 
 def confidences(shape: Shape) -> Memory:
     """Memory for the confidence of each position at its commit."""
@@ -34,9 +36,6 @@ def remask(view: View, candidates: Candidates, write: Bool[Tensor, "B W"], back:
     """Commits `write` and masks `back` again. A position in both stays masked."""
     tokens = torch.where(back, view.spec.mask_id, candidates.tokens)
     return Update(tokens, (write & ~back) | (back & ~view.masked))
-
-
-ROUNDED = 1e-5  # what float32 may add to the probability of the same token in the same context
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ class Vocabulary:
     tokens: Mapping[int, bytes]
     eos_ids: tuple[int, ...]
 
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
     @cached_property
     def digest(self) -> str:
         digest = hashlib.sha256(repr((self.size, self.eos_ids)).encode())
@@ -287,7 +290,7 @@ def _byte_table(pattern: str) -> tuple[np.ndarray | None, np.ndarray]:
     return small, accepts
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def _known(pattern: str) -> tuple[bytes, bytes]:
     """The table of a pattern with its states numbered as a search from the first finds them."""
     table, accepting = _byte_table(pattern)
@@ -301,6 +304,7 @@ def _known(pattern: str) -> tuple[bytes, bytes]:
     return renumber[table[order]].tobytes(), accepting[order].tobytes()
 
 
+@lru_cache(maxsize=256)
 def excludes_nothing(constraint: Regular) -> bool:
     """Whether every text matches, as it does `.*`. Such a constraint is none."""
     return len(constraint.pattern) < 100 and _known(constraint.pattern) == _known(".*")
@@ -339,26 +343,21 @@ def automata_of(
     return [None if constraint is None else made[constraint] for constraint in each]
 
 
-_made: dict[tuple[str, str], TokenAutomaton | None] = {}
-
-
+@lru_cache(maxsize=256)
 def automaton_of(constraint: Regular, vocabulary: Vocabulary, folder: Path | None = None) -> TokenAutomaton | None:
     """The automaton of a constraint; None where no tokens match. It is made once and kept in `folder`, by default
     $XDG_CACHE_HOME/dllm-parallelbench (~/.cache); a file that cannot be read or written is made again."""
-    pattern = constraint.pattern
-    key = (pattern, vocabulary.digest)
-    if key not in _made:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dllm-parallelbench"
-        name = hashlib.sha256(repr((FORM, *key)).encode()).hexdigest()[:32]
-        file = (folder or home) / "automata" / f"{name}.safetensors"
-        try:
-            _made[key] = TokenAutomaton.load(file)
-        except (OSError, SafetensorError, KeyError, TypeError):
-            _made[key] = found = TokenAutomaton.of_regex(pattern, vocabulary)
-            if found is not None:
-                with suppress(OSError):
-                    found.save(file)
-    return _made[key]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dllm-parallelbench"
+    name = hashlib.sha256(repr((FORM, constraint.pattern, vocabulary.digest)).encode()).hexdigest()[:32]
+    file = (folder or home) / "automata" / f"{name}.safetensors"
+    try:
+        return TokenAutomaton.load(file)
+    except (OSError, SafetensorError, KeyError, TypeError):
+        found = TokenAutomaton.of_regex(constraint.pattern, vocabulary)
+        if found is not None:
+            with suppress(OSError):
+                found.save(file)
+        return found
 
 
 def vocabulary_of(model: Any) -> Vocabulary:

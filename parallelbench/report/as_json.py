@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parallelbench.records.files import to_json
 from parallelbench.records.record import Run
 from parallelbench.stats.curves import run_names
 from parallelbench.stats.metrics import METRICS
@@ -30,7 +29,3 @@ def run_rows(runs: Sequence[Run], command: Callable[[Run], str]) -> list[dict[st
         }
         for place, (name, run) in enumerate(zip(run_names(runs), runs, strict=True))
     ]
-
-
-def printed(value: Any) -> str:
-    return to_json(value, indent=2)

@@ -29,6 +29,12 @@ def yes_or_no(name: str, text: str) -> bool:
     return text == "true"
 
 
+def without_format(words: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether format=json is among the words, and the others. Raises ValueError as `is_json` does."""
+    given = dict(word.split("=", 1) for word in words if word.startswith("format="))
+    return is_json(given.get("format", "text")), [word for word in words if not word.startswith("format=")]
+
+
 def is_json(text: str) -> bool:
     """The option format. Raises ValueError for another than text or json."""
     if text not in ("text", "json"):

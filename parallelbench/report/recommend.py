@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
+from parallelbench.records.files import to_json
 from parallelbench.records.record import Run, readable_runs
-from parallelbench.report.as_json import printed
 from parallelbench.report.options import is_json, points, split_options
 from parallelbench.stats.curves import curve_names, run_names, task_names
 from parallelbench.stats.groups import comparable, distinct, model_name, samples_name
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str], command: Command) -> str:
         raise ValueError(f"reference={options['reference']} is none of these runs ({names}); name one or its folder")
     if wants_json:
         told = [_section(group, max_loss, options["reference"], command)[1] for group in groups]
-        return printed({"max_loss": max_loss, "groups": told, "left_out": [*skipped, *left_out]})
+        return to_json({"max_loss": max_loss, "groups": told, "left_out": [*skipped, *left_out]}, indent=2)
     text = [line for group in groups for line in _section(group, max_loss, options["reference"], command)[0]]
     return "\n".join([*text, LEGEND, "", *(f"Left out: {reason}." for reason in (*skipped, *left_out))])
 

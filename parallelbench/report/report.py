@@ -7,11 +7,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from parallelbench.records.files import inert, out_folder, replace_file, write_csv
+from parallelbench.records.files import inert, out_folder, replace_file, to_json, write_csv
 from parallelbench.records.questions import wording
 from parallelbench.records.record import Run
 from parallelbench.report import plots
-from parallelbench.report.as_json import printed, run_rows
+from parallelbench.report.as_json import run_rows
 from parallelbench.report.drafts import draft_lines
 from parallelbench.report.markdown import table
 from parallelbench.report.options import is_json, split_options, suite_runs
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], command: Callable[[Run], str]) -> str:
     text = write_report(runs, out_dir, command, kinds).partition(PER_TASK)[0]
     if wants_json:
         finished = [run for run in runs if run.info["status"] == "done"]
-        return printed({"page": str(out_dir / "report.html"), "runs": run_rows(finished, command)})
+        return to_json({"page": str(out_dir / "report.html"), "runs": run_rows(finished, command)}, indent=2)
     return f"{text}scores per task, plots and samples: open\n{out_dir / 'report.html'}"
 
 

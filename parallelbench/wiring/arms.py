@@ -33,10 +33,7 @@ class Decoding(Grid):
         if config.limit in there and self._has(arm, there[config.limit], stop):
             return
         self.say(f"{self.name(arm)}, to {stop} samples per task: {why}")
-        outcome = decode_config(config, say=lambda text: None)
-        if outcome.folder is None or outcome.died:
-            raise ValueError(outcome.refused or f"{outcome.folder} died of {outcome.died}")
-        self.take(arm, read_run(outcome.folder))
+        self.take(arm, read_run(decode_config(config, say=lambda text: None).done))
 
     def _has(self, arm: int, folder: Any, stop: int) -> bool:
         """Whether a run has what is asked of the arm. If so, the arm takes it."""

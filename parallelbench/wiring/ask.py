@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 from textwrap import wrap
 
-from parallelbench.report.options import is_json
+from parallelbench.report.options import without_format
 from parallelbench.tasks.wording import whole_name
 from parallelbench.wiring.catalogue import LISTED, config_dir, options, settings
 from parallelbench.wiring.menu import COMMANDS, VALUED, WIDTH, plain, table
@@ -28,10 +28,7 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError("write `parallelbench completion bash`; it completes every command")
     refused, overrides, words, wants_json = "", [], [], False
     try:
-        words = plain(arguments, FLAGS, VALUED)
-        given = dict(word.split("=", 1) for word in words if word.startswith("format="))
-        wants_json = is_json(given.get("format", "text"))
-        words = [word for word in words if not word.startswith("format=")]
+        wants_json, words = without_format(plain(arguments, FLAGS, VALUED))
         sweeps = bool({"-m", "--multirun"} & set(words)) or any(word.startswith("hydra.mode=") for word in words)
         words = [bracketed(word, sweeps) for word in words]
         overrides = [word for word in words if "=" in word and not word.startswith("-")]

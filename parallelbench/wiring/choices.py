@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dllm.validation import nearest
 from parallelbench.records.files import to_json
-from parallelbench.report.options import is_json
+from parallelbench.report.options import without_format
 from parallelbench.tasks import named_tasks
 from parallelbench.tasks.base import Task, question
 from parallelbench.wiring.catalogue import LISTED, config_dir, options, settings, verified
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> str:
     wanted = [word for word in arguments if "=" not in word]
     if len(wanted) > 1:
         raise ValueError(f"list takes one group, not {len(wanted)}; give one of them, or none for all")
-    wants_json = is_json(next((word.partition("=")[2] for word in arguments if word.startswith("format=")), "text"))
+    wants_json, _ = without_format(arguments)
     for word in wanted:
         if word not in HEADINGS:
             raise ValueError(f"unknown group {word!r}; {nearest(word, HEADINGS)}")

@@ -42,6 +42,13 @@ class Outcome:
     refused: str = ""
     died: str = ""
 
+    @property
+    def done(self) -> Path:
+        """The folder of a run that is whole. Raises ValueError where it was refused or died."""
+        if self.folder is None or self.died:
+            raise ValueError(self.refused or f"{self.folder} died of {self.died}")
+        return self.folder
+
 
 def decode_config(
     config: DictConfig,

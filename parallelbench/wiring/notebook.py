@@ -111,10 +111,7 @@ def _whole_names(decoder: str, words: Sequence[str]) -> list[str]:
 def _decoded(words: Sequence[str]) -> Run:
     with in_one_sentence(), hydra.initialize_config_dir(str(CONF), version_base=None):
         config: DictConfig = hydra.compose(RUN, ["hydra.mode=MULTIRUN", *words], return_hydra_config=True)
-        outcome = decode_config(alone(config))
-    if outcome.folder is None or outcome.died:
-        raise ValueError(outcome.refused or f"{outcome.folder} died of {outcome.died}")
-    return read_run(outcome.folder)
+        return read_run(decode_config(alone(config)).done)
 
 
 def _rows(runs: Sequence[Run]) -> Iterator[list[dict[str, Any]]]:

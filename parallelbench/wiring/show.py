@@ -17,7 +17,7 @@ import yaml
 from dllm import validation
 from dllm.validation import Checked, nearest, wanted
 from parallelbench.records.files import PACKAGES, to_json
-from parallelbench.report.options import is_json
+from parallelbench.report.options import without_format
 from parallelbench.tasks import named_task, named_tasks
 from parallelbench.tasks.base import first_wording, question
 from parallelbench.tasks.wording import whole_name
@@ -44,7 +44,7 @@ class Knob:
 def main(arguments: Sequence[str]) -> str:
     given = [word for word in arguments if "=" not in word]
     mine = config_dir(arguments)
-    wants_json = is_json(next((word.partition("=")[2] for word in arguments if word.startswith("format=")), "text"))
+    wants_json, _ = without_format(arguments)
     if len(given) == 1 and given[0] not in KINDS:
         given = [_kind_of(given[0], mine), *given]
     if len(given) != 2 or given[0] not in KINDS:

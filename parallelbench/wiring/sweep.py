@@ -17,9 +17,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
-from parallelbench.records.files import printable
+from parallelbench.records.files import printable, to_json
 from parallelbench.records.record import read_run
-from parallelbench.report.as_json import printed, run_rows
+from parallelbench.report.as_json import run_rows
 from parallelbench.run.processes import Processes, join
 from parallelbench.stats.table import WIDTH, sweep_table
 from parallelbench.wiring.catalogue import CONF
@@ -123,7 +123,7 @@ class _Task:
             take = advice(runs, command) if len(runs) > 1 else []
             if self.wants_json:
                 told = [{"sentence": sentence, "command": words} for sentence, words in take]
-                print(printed({"runs": run_rows(runs, command) if runs else [], "take": told}))
+                print(to_json({"runs": run_rows(runs, command) if runs else [], "take": told}, indent=2))
             else:
                 below = os.path.commonpath([folder.parent for folder in folders])
                 page = f"plots and a page: python -m parallelbench report {shlex.quote(below)}"

@@ -88,7 +88,6 @@ def understood(arguments: Sequence[str]) -> Asked:
 
 def _swept(words: Sequence[str]) -> tuple[list[str], bool]:
     """The words, with the usual grids where they sweep nothing, and whether they sweep caches."""
-
     from parallelbench.wiring.overrides import parsed
 
     overrides = [parsed(word) for word in words]

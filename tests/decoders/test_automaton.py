@@ -7,7 +7,6 @@ import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import decoders.constraints.automaton as automata
 import dllm
 from decoders.constraints.automaton import TokenAutomaton, Vocabulary, automaton_of, excludes_nothing, vocabulary_of
 from decoders.constraints.patterns import Choice, JsonSchema, Regex, constraint_of
@@ -143,16 +142,16 @@ def test_a_mapping_describes_a_constraint(tmp_path):
 
 
 def test_an_automaton_is_made_once_and_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(automata, "_made", {})
+    automaton_of.cache_clear()
     first = automaton_of(Regex("ab+"), SMALL, tmp_path)
     assert automaton_of(Regex("ab+"), SMALL, tmp_path) is first
     (file,) = tmp_path.rglob("*.safetensors")
-    monkeypatch.setattr(automata, "_made", {})
+    automaton_of.cache_clear()
     monkeypatch.setattr(TokenAutomaton, "of_regex", None)  # it is read
     again = automaton_of(Regex("ab+"), SMALL, tmp_path)
     assert again is not None and again.accepts([3, 2]) and not again.accepts([1])
     monkeypatch.undo()
-    monkeypatch.setattr(automata, "_made", {})
+    automaton_of.cache_clear()
     file.write_bytes(b"damaged")
     assert automaton_of(Regex("ab+"), SMALL, tmp_path).accepts([3, 2])
 
