@@ -110,18 +110,24 @@ class Finish:
     limit: int = 0
 
 
-def check_race(race: Race, arms: int, count: Callable[[int, int], int]) -> int:
-    """The budget. Raises ValueError for a race that cannot end in a statement. count: as in `Arms`."""
-    whole, once, needed = arms * count(0, race.limit), count(0, 1), fewest(race.max_loss / 100)
-    least = arms * once + 2 * (needed + once)
-    if arms < 2:
-        raise ValueError("one configuration is nothing to choose from; give several, such as experiment=threshold,eb")
+def check_limit(race: Race, count: Callable[[int, int], int]) -> None:
+    """Raises ValueError for a limit that leaves too few samples for the final test. count: as in `Arms`."""
+    once, needed = count(0, 1), fewest(race.max_loss / 100)
     if count(1, race.limit) < needed:
         limit = 1 + math.ceil(needed / max(once, 1))
         raise ValueError(
             f"limit={race.limit} leaves {count(1, race.limit)} samples for the test of max_loss={race.max_loss:g}, "
             f"which takes {needed}; give limit={limit} or more, or a larger max_loss"
         )
+
+
+def check_race(race: Race, arms: int, count: Callable[[int, int], int]) -> int:
+    """The budget. Raises ValueError for a race that cannot end in a statement. count: as in `Arms`."""
+    check_limit(race, count)
+    whole, once, needed = arms * count(0, race.limit), count(0, 1), fewest(race.max_loss / 100)
+    least = arms * once + 2 * (needed + once)
+    if arms < 2:
+        raise ValueError("one configuration is nothing to choose from; give several, such as experiment=threshold,eb")
     budget = max(math.ceil(whole / SHARE), least) if race.budget is None else race.budget
     if budget < least:
         raise ValueError(

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, open_dict
 
 from parallelbench.records.record import config_hash, read_run
 from parallelbench.report.tuning import Grid
+from parallelbench.stats.racing import Race, check_limit
 from parallelbench.tasks.base import Task
 from parallelbench.wiring.conf import make_part, resolved
 from parallelbench.wiring.config import build_job, choices, decode_config, runs_there, title
@@ -16,15 +17,17 @@ from parallelbench.wiring.config import build_job, choices, decode_config, runs_
 class Decoding(Grid):
     """Runs are ordinary ones, in the folders of a sweep. One that is there with as many samples is not decoded again.
 
-    configs: composed, with Hydra's own settings; of one model, suite, limit and seed. say: is told what is decoded.
+    configs: composed, with Hydra's own settings; of one model, suite, limit and seed. Those that cannot be run are left
+    out, and all but one of equal ones. say: is told so, and what is decoded. Raises ValueError as `check_limit` does.
     """
 
-    def __init__(self, configs: Sequence[DictConfig], by: str, say: Callable[[str], None]) -> None:
+    def __init__(self, configs: Sequence[DictConfig], race: Race, by: str, say: Callable[[str], None]) -> None:
         first = configs[0]
         tasks: Sequence[Task] = make_part(first.suite).build()
         order = {task.name: [sample.id for sample in task.samples(first.limit, first.seed)] for task in tasks}
-        super().__init__(order, [_name(config) for config in configs], by)
-        self.configs, self.say, self.most = configs, say, first.limit
+        check_limit(race, lambda start, stop: sum(len(ids[start:stop]) for ids in order.values()))  # needs no model
+        self.configs, self.say, self.most = checked(configs, say), say, first.limit
+        super().__init__(order, [_name(config) for config in self.configs], by)
 
     def decode(self, arm: int, stop: int, why: str) -> None:
         config = alone(self.configs[arm])

@@ -40,5 +40,12 @@ def main(arguments: Sequence[str]) -> str:
         commands.insert(0, f"python my_{name}.py {name}-example")
     written = [f"  {shlex.quote(path)}" for path, _ in files]
     return "\n".join(
-        ["Written:", *written, "", "Now:", f"  pytest test_{name}.py", *(f"  {each}" for each in commands)]
+        [
+            "Written:",
+            *written,
+            "",
+            "Now (pytest comes by pip install pytest):",
+            f"  pytest test_{name}.py",
+            *(f"  {each}" for each in commands),
+        ]
     )

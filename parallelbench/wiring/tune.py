@@ -44,13 +44,13 @@ def main(arguments: Sequence[str]) -> None:
 
     from parallelbench.report.tuning import verdict
     from parallelbench.stats.racing import Race, run_race
-    from parallelbench.wiring.arms import Decoding, checked
+    from parallelbench.wiring.arms import Decoding
     from parallelbench.wiring.command import command
 
     transformers_logging.disable_progress_bar()  # one bar, the run's
     with configs(asked) as found:
         race = Race(found[0].limit, asked.max_loss, asked.budget, asked.minutes)
-        grid = Decoding(checked(found, say), asked.by, say)
+        grid = Decoding(found, race, asked.by, say)
         finish = run_race(grid, race, say)
     taken = grid.runs[finish.reference if finish.choice is None else finish.choice]
     say(f"\n{verdict(grid, race, finish)}")

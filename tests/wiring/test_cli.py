@@ -198,7 +198,7 @@ def test_a_new_part_runs_as_it_is_written(
     code, out, err = cli("new", kind, f"first_{kind}")
     assert code == 0, err
     ran = 0
-    for line in out.partition("Now:\n")[2].splitlines():
+    for line in out.partition("Now (pytest comes by pip install pytest):\n")[2].splitlines():
         program, *words = shlex.split(line)
         if program == "pytest":
             module = runpy.run_path(str(tmp_path / words[0]))
