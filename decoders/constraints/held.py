@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,14 @@ class Constraints:
     _tables: Tables | None = field(default=None, init=False)
     _admitted: frozenset[int] = field(default=frozenset(), init=False)
     _among: list[TokenAutomaton] = field(default_factory=list, init=False)
+    _at: Int[Tensor, " N"] = field(init=False)
+    _form: Int[Tensor, " N"] = field(init=False)
     _forms: Bool[Tensor, "R L S"] | None = field(default=None, init=False)
     _mixed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._at = torch.full((len(self.automata),), -1)
+        self._form = self._at.clone()
 
     @classmethod
     def from_left(cls, automata: Sequence[TokenAutomaton | None], gen_lens: Sequence[int]) -> "Constraints":
@@ -62,6 +69,10 @@ class Constraints:
 
     def begin(self) -> Int[Tensor, " N"]:
         """The first state of each prompt's automaton."""
+        return self._begin
+
+    @cached_property
+    def _begin(self) -> Int[Tensor, " N"]:
         return torch.tensor([0 if automaton is None else automaton.start for automaton in self.automata])
 
     def admit_(self, prompts: Sequence[int], device: torch.device) -> None:
@@ -75,20 +86,20 @@ class Constraints:
             self._among = among
             self._tables = Tables.of(among, device) if among else None
         place = {id(automaton): i for i, automaton in enumerate(among)}
-        at, templates = torch.full((len(self.automata),), -1), [p for p in prompts if p in self.completable]
-        form = torch.full_like(at, -1)
-        for prompt in prompts:
-            at[prompt] = place.get(id(self.automata[prompt]), -1)
+        templates = [p for p in prompts if p in self.completable]
+        form = {prompt: i for i, prompt in enumerate(templates)}
         self._forms = None
         if templates and self._tables is not None:
-            form[templates] = torch.arange(len(templates))
             length, states = max(len(self.completable[p]) for p in templates), self._tables.lines.least.shape[1]
             forms = torch.zeros(len(templates), length, states, dtype=torch.bool)
             for i, prompt in enumerate(templates):
                 known = self.completable[prompt]
                 forms[i, : len(known), : known.shape[1]] = known
             self._forms = forms.to(device)
-        self._at, self._form = at.to(device), form.to(device)
+        self._at, self._form = self._at.to(device), self._form.to(device)
+        admitted = torch.tensor(prompts, device=device)
+        self._at[admitted] = torch.tensor([place.get(id(self.automata[p]), -1) for p in prompts], device=device)
+        self._form[admitted] = torch.tensor([form.get(p, -1) for p in prompts], device=device)
         self._mixed = any(self.automata[prompt] is None for prompt in prompts)
 
     def follow(
